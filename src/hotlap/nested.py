@@ -41,8 +41,12 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """Return a nested batch with copies of its tensors, for someone who may write into it."""
-    return map_tensors(value, torch.clone)
+    """Return a nested batch with copies of its tensors, for someone who may write into it.
+
+    One of a class that cannot be made again is returned as it is.
+    """
+    copied = map_tensors(value, torch.clone)
+    return copied if type(copied) is type(value) else value
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -78,8 +78,22 @@ def test_backward_passes_without_a_step_are_kept_up_to_a_limit(
     for _ in range(20):
         part.backward_begins(torch.tensor(9.0))
         assert len(part._seen) < 5
+    train(part, only, 9.0, 4.0)
     (problem,) = part.report()["recorded"]["problems"]
     assert problem == (
-        "after step 1 nothing is recorded: 5 backward passes, and no step of the first optimizer"
+        "the loss of step 2 is not recorded: more than 5 backward passes came before it"
     )
-    assert losses_of(tmp_path / "run") == {1: 2.0}
+    assert losses_of(tmp_path / "run") == {1: 2.0, 3: 4.0}
+
+
+def test_more_optimizers_than_steps_of_another_one_replace_none(
+    part: RecordLosses, tmp_path: Path
+) -> None:
+    # One for each parameter, as where each steps within the backward pass.
+    optimizers = [optimizer() for _ in range(2 * record._MOST_OTHERS)]
+    for loss in (2.0, 1.0):
+        part.backward_begins(torch.tensor(loss))
+        for each in optimizers:
+            part.step_done(each)
+    assert part.report()["recorded"]["problems"] == []
+    assert losses_of(tmp_path / "run") == {1: 2.0, 2: 1.0}

@@ -293,6 +293,18 @@ def test_what_a_model_has_computed_is_not_fed_from_outside() -> None:
     inputs.new_step()
     inputs.forward_begins((batch, [torch.full((3,), 7.0)]), 0)
     assert inputs.digests[0] == inputs.digests[1] != inputs.digests[2]
+    # So in an object, as a cache is.
+    inputs = _Inputs()
+    inputs.forward_ends(SimpleNamespace(state=other))
+    for state in (one, other.detach(), torch.full((3,), 7.0)):
+        inputs.new_step()
+        inputs.forward_begins((batch, SimpleNamespace(state=state)), 0)
+    assert inputs.digests[0] != inputs.digests[1]
+    assert len(set(inputs.digests)) == 3
+    inputs.new_step()
+    other.add_(1)
+    inputs.forward_begins((batch, SimpleNamespace(state=other.detach())), 0)
+    assert inputs.digests[3] == inputs.digests[1]
     parameter = torch.ones(3, requires_grad=True)
     assert inputs_of((parameter * 2, None)) == inputs_of((parameter * 3, None))
 

@@ -43,6 +43,9 @@ class ThreadReduce(Reduce):
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return [sum(column) for column in zip(*self.gather(list(numbers)), strict=True)]
 
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        return [max(column) for column in zip(*self.gather(list(numbers)), strict=True)]
+
 
 def on_ranks(world: int, work: Callable[[Reduce], Any]) -> list[Any]:
     """Return what the work of each rank returned or raised, by rank."""

@@ -78,6 +78,11 @@ def test_a_group_without_a_back_end_for_the_cpu_is_refused(
     monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
     with pytest.raises(UsageError, match="'cuda:nccl', and none for tensors"), joined(ALONE):
         pass
+    # Of one rank, as the same script has on one GPU, it is asked for nothing.
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    with joined(ALONE, environ={}) as found:
+        assert found.sum_numbers([3.0]) == [3.0]
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,32 @@ def test_a_buffer_that_is_written_to_late_is_noticed(monkeypatch: pytest.MonkeyP
     assert first[7] != second[7] and first[8] == second[8]
 
 
+def test_a_buffer_whose_shape_differs_between_ranks_is_left_to_each_of_them(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned_buffers, "_said", set())
+    caplog.set_level(logging.WARNING, "hotlap")
+    # As the last batch is kept: of a short step the second rank has fewer samples.
+    sizes = [(4, 4)] * 4 + [(4, 3)] + [(5, 5)] * 3 + [(0, 0)] * 2
+
+    def work(reduce: Reduce) -> list[Any]:
+        model = nn.Linear(1, 1)
+        model.register_buffer("last", torch.zeros(4))
+        learned, seen = LearnedBuffers(model, reduce), []
+        for each in sizes:
+            learned.take_first_ranks()
+            seen.append(None if model.last is None else model.last.tolist())
+            size = each[reduce.rank]
+            model.last = torch.full((size,), 1.0 + reduce.rank) if size else None
+        return seen
+
+    first, second = on_ranks(2, work)
+    assert first[:5] == second[:5] == [[0.0] * 4, *[[1.0] * 4] * 4]
+    assert (first[5], second[5]) == ([1.0] * 4, [2.0] * 3)
+    assert first[-1] is second[-1] is None
+    assert any("'last' has another shape on other ranks" in each for each in caplog.messages)
+
+
 def test_equal_buffers_and_models_without_any_cost_no_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

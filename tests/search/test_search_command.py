@@ -1,5 +1,6 @@
 """`hotlap search`: real trials of a recipe, in processes that can be killed."""
 
+import errno
 import io
 import json
 import os
@@ -304,6 +305,22 @@ def test_the_seconds_of_a_trial_are_those_of_all_its_processes(tmp_path: Path) -
         path.name: json.loads(path.read_text())["seconds"] for path in tmp_path.glob("measured-*")
     }
     assert found == {"measured-24.json": 30.0, "measured-32.json": 40.0}
+
+
+def test_what_could_not_be_noted_is_trained_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = Order("recipe.py", (), str(here / "trial"), 8, 0, ("loss",), {}, "cpu", 1)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as full:
+        full.setattr(rung, "write_json", fail)
+        found = rung._Job(order).do()
+    assert found is not None and found["state"] == "storage"
+    again = rung._Job(order).do()
+    assert again is not None and again["state"] == "done"
 
 
 CHILD = """

@@ -194,6 +194,9 @@ def test_a_row_of_objects_without_end_is_read_in_part() -> None:
     assert not_read_in([digest.of_nested(first)]) == {f"{Held.__module__}.Held"}
     many = [Held(number=number) for number in range(2 * digest._MOST_OBJECTS)]
     assert not_read_in([digest.of_nested(many)])
+    large = Held(rows=torch.zeros(digest._MOST_BYTES // 4 + 1))
+    assert not_read_in([digest.of_nested([large])])
+    assert not not_read_in([digest.of_nested([vars(large)])])
     # What raises where it is read ends no digest.
     assert not_read_in([digest.of_nested([Held(x=Unreadable(x=1))])])
     assert not not_read_in([digest.of_nested(values())])

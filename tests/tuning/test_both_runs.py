@@ -99,6 +99,24 @@ def test_a_run_that_was_watched_as_a_whole_is_what_it_was(monkeypatch: pytest.Mo
     assert under == pytest.approx(2.0 + STEPS * 2e-3 + EVALUATION_MS / 1e3 + 0.2)
 
 
+def test_a_plain_run_that_stopped_early_did_not_take_the_planned_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 50 of 1000 steps, in 2.4 s: the steps of the plan cannot save 2 s of that."""
+    own = without_epochs(watched(2.0, 50))
+    final = faked.raced({FUSED: 2.0})
+    for steps, plain, gains in ((50, "2.4", False), (STEPS, "6.2", True)):
+        seen = without_epochs(watched(4.0, steps))
+        seen = replace(seen, trace=replace(seen.trace, ended="script"))
+        found = conclude(tuner_for(monkeypatch, own, FUSED), seen, final, [rung(final, FUSED)])
+        assert found.gained == gains, found.reason
+        if gains:
+            # Control: one that took all planned steps.
+            assert found.whole_run["best"].seconds == pytest.approx(4.2, rel=0.01)
+        else:
+            assert f"predicted to take 4.2 s and {plain} s without the plan" in found.reason
+
+
 def test_without_time_to_watch_the_plan_evaluations_take_as_long_as_before() -> None:
     seen = watched(4.0, 150, evaluates=EPOCH)
     final = faked.raced({FUSED: 2.0, RESIDENT: 2.0})

@@ -115,6 +115,21 @@ def test_the_other_finalists_stay_whatever_became_of_the_addition(
         assert plans_in(final) == expected
 
 
+def test_without_time_for_the_addition_an_unlucky_finalist_is_raced_once_more_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unlucky = {RESIDENT: 1.0, WITH_HEAP: 1.15, WITH_COLLECTOR: 1.0}
+    tuner, final, held = confirmed(monkeypatch, unlucky, {RESIDENT: 1.5}, has_time_for_two=False)
+    assert held == [{RESIDENT, WITH_HEAP, WITH_COLLECTOR}, {RESIDENT}]
+    assert fastest_first(final, tuner.floor) == [str(RESIDENT)]
+    assert [row.race for row in tuner.trials] == [2, 2, 2, 3]
+    assert "no time for another race" in why(tuner, "host_allocator")
+    # Control: what was raced twice, with the addition, is not raced a third time.
+    again = {RESIDENT: 1.0, WITH_HEAP: 1.0}
+    tuner, final, held = confirmed(monkeypatch, unlucky, again)
+    assert len(held) == 2 and fastest_first(final, tuner.floor) == []
+
+
 def test_without_time_for_another_race_the_best_finalist_is_taken_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hotlap.errors import TrialError
 from hotlap.lab.proving import Prover
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
@@ -39,6 +40,14 @@ class Proofs:
         self.proven.append(state)
         self.applied = faked.proofs(plan, state)
         return Verdict(self.tier, "bit-equal", 264)
+
+
+class FailsAhead(Proofs):
+    """The same, and where samples are served from memory a later one of its runs fails."""
+
+    def prove_ahead(self, plan: Plan) -> Verdict:
+        super().prove_ahead(plan)
+        raise TrialError("it took more than 600 s\nand so on", reason="timeout")
 
 
 def rung(prover: Any, plan: Plan = RESIDENT, seconds: float = 1000.0) -> tuple[Any, Any]:
@@ -107,8 +116,33 @@ def test_a_plan_is_also_compared_with_its_samples_in_memory_if_it_served_none(
     prover: Any = Proofs("no_effect", ahead="applied")
     prover.known, prover.run_plain = registry(), lambda: None
     monkeypatch.setattr(checking, "Prover", lambda *_, **__: prover)
-    found = checking.compare(faked.LAB, Plan(), RESIDENT, steps=64)
+    lines: list[str] = []
+    found = checking.compare(faked.LAB, Plan(), RESIDENT, steps=64, progress=lines.append)
     assert [row["state"] for row in found.techniques] == ["applied"]
+    assert lines[-1] == "once more, with its samples in memory: resident: so it says"
+
+
+def test_a_comparison_that_fails_with_samples_in_memory_keeps_the_verdict_that_there_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prover: Any = FailsAhead("no_effect", ahead="applied")
+    prover.known, prover.run_plain = registry(), lambda: None
+    monkeypatch.setattr(checking, "Prover", lambda *_, **__: prover)
+    lines: list[str] = []
+    found = checking.compare(faked.LAB, Plan(), RESIDENT, steps=64, progress=lines.append)
+    assert prover.proven == ["no_effect", "applied"]
+    # The state belongs to the run that the verdict is on.
+    assert found.verdict.tier == "exact"
+    assert [row["state"] for row in found.techniques] == ["no_effect"]
+    assert lines[-1] == "with its samples in memory it failed: it took more than 600 s"
+
+
+def test_a_proof_that_fails_with_samples_in_memory_proves_nothing_of_what_was_idle() -> None:
+    prover = FailsAhead("no_effect", ahead="applied")
+    tuner, taken = rung(prover)
+    assert taken is None and prover.proven == ["no_effect", "applied"]
+    assert "not in effect in the 264 steps of the proof: resident" in tuner.notes.unproven
+    assert tuner.kept.verdicts == {}
 
 
 def test_samples_are_in_memory_for_that_proof_only(monkeypatch: pytest.MonkeyPatch) -> None:

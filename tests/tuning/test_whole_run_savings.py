@@ -96,6 +96,23 @@ def test_starts_that_differ_by_chance_count_for_nothing() -> None:
     assert saved(final, 100)[faked.name_of(COMPILED)].start_s == 0
 
 
+@pytest.mark.parametrize(("slower", "compiling_s"), [(1.03, 0.0), (1.0, 20.0)])
+def test_a_long_warm_up_that_was_a_little_slower_has_compiled_nothing(
+    slower: float, compiling_s: float
+) -> None:
+    """1030 steps of 50 ms, as for what acts late; 3 % of them are 1.5 s. Control: 20 s are kept."""
+    tuner, both = faked.tuner(), COMPILED.with_technique("optimizer", implementation="fused")
+    name, superset = faked.name_of(COMPILED), faked.name_of(both)
+    noisy, later = (faked.raced({p: 1.0}, plain_ms=50.0, wobble=0) for p in (COMPILED, both))
+    for arm in (*noisy.arms.values(), *later.arms.values()):
+        arm.warm_up, arm.warm_up_s = (1000, 30), 1030 * 0.05
+    noisy.arms[name].warm_up_s = slower * 1030 * 0.05 + compiling_s
+    for each in (noisy, later):
+        keep_compiling(tuner, each)
+    starts = saved(noisy, 2_000, tuner)[name].start_s, saved(later, 2_000, tuner)[superset].start_s
+    assert starts == (pytest.approx(compiling_s, rel=0.15), pytest.approx(compiling_s, rel=0.15))
+
+
 def test_resident_saves_nothing_in_the_first_epoch() -> None:
     final = faked.raced({RESIDENT: 2.0}, plain_ms=20.0)
     final.arms[faked.name_of(RESIDENT)].setup_s = 30.0

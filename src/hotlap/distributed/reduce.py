@@ -272,8 +272,10 @@ def joined(
             caller's group has no back end for the CPU.
     """
     if is_joined():
-        check_backends()
-        yield Reduce(ranks_here(environ), overlaps=overlaps)
+        own = ranks_here(environ)
+        if own.world > 1:
+            check_backends()
+        yield Reduce(own, overlaps=overlaps)
         return
     if ranks.world == 1:
         yield Reduce()

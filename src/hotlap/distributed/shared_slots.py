@@ -54,12 +54,14 @@ class SharedSlots:
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
         """Write this rank's tensors of the next sum, of as many elements as a slot has."""
+        # Before anything that other ranks take part in: memory may run out for it.
+        flat = [tensor.detach().reshape(-1) for tensor in tensors]
         self._turn ^= 1
         if self._used_at[self._turn] == self._reduce.meetings:
             # Another rank may not have read what is there.
             self._reduce.wait()
         own = self._slots[self._reduce.rank][self._turn]
-        torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=own)
+        torch.cat(flat, out=own)
         self._used_at[self._turn] = self._reduce.meetings
 
     def add_up(self, total: torch.Tensor) -> None:

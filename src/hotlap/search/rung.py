@@ -32,6 +32,18 @@ from hotlap.search.space import Value
 _MEASURED = "measured-{}.json"
 
 
+class _NotNoted(BaseException):
+    """What was measured could not be written.
+
+    It is no `Exception`: training saves what was trained before one of these, and a step that was
+    saved is not measured again.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class _Job:
     """One job, while it is done."""
 
@@ -54,7 +66,8 @@ class _Job:
         """Train, and return the outcome; None if this process was asked to end before."""
         try:
             report = self._train()
-        except Exception as error:
+        except (Exception, _NotNoted) as raised:
+            error = raised.error if isinstance(raised, _NotNoted) else raised
             with contextlib.suppress(OSError):  # a log on a full disk
                 traceback.print_exc()
             return {"state": self._state_of(error), "error": f"{type(error).__name__}: {error}"}
@@ -96,15 +109,16 @@ class _Job:
         self._seconds = {at: seconds for at, seconds in self._seconds.items() if at < here}
         seconds = max(self._seconds.values(), default=0.0) + epoch.seconds
         self._seconds[here] = seconds
-        write_json(
-            self.folder / _MEASURED.format(self.order.until),
-            {
-                "measures": {"loss": epoch.loss, **epoch.held_out},
-                "seconds": seconds,
-                "seconds_at": [[*at, each] for at, each in self._seconds.items()],
-                "memory_bytes": epoch.peak_memory_bytes,
-            },
-        )
+        found = {
+            "measures": {"loss": epoch.loss, **epoch.held_out},
+            "seconds": seconds,
+            "seconds_at": [[*at, each] for at, each in self._seconds.items()],
+            "memory_bytes": epoch.peak_memory_bytes,
+        }
+        try:
+            write_json(self.folder / _MEASURED.format(self.order.until), found)
+        except Exception as error:
+            raise _NotNoted(error) from error
 
     def _state_of(self, error: Exception) -> str:
         if isinstance(error, StorageError) or getattr(error, "errno", None) in FULL:

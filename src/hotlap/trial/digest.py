@@ -1,9 +1,10 @@
 """Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most."""
 
+import contextlib
 import hashlib
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from functools import lru_cache
@@ -29,6 +30,8 @@ _SHOWN_WHOLE = (
 """Kinds whose `repr` says everything of a value."""
 _MOST_OBJECTS = 1000
 """Objects of a value whose attributes are read: it is done for every batch of a proof."""
+_MOST_BYTES = 2**26
+"""Of tensors and arrays that an object holds."""
 _DEEPEST = 20
 """Objects within each other whose attributes are read."""
 
@@ -110,12 +113,16 @@ def _read(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> list[list[int]]:
     return found
 
 
-def of_nested(value: Any) -> str:
+def of_nested(value: Any, leave_out: Callable[[torch.Tensor], bool] = lambda _: False) -> str:
     """Return the digest, as hex, of whatever a loader or a module's caller hands over.
 
     Behind it stand the kinds of objects in it that nothing but their kind is known of.
+
+    Args:
+        value: what is to be read.
+        leave_out: whether a tensor in it is not.
     """
-    parts = _Parts()
+    parts = _Parts(leave_out)
     parts.add(value)
     digests = iter(of_tensors([part for part in parts.found if isinstance(part, torch.Tensor)]))
     state = hashlib.blake2b(digest_size=8)
@@ -130,10 +137,10 @@ def of_nested(value: Any) -> str:
     return state.hexdigest() + not_read_words(parts.not_read)
 
 
-def of_readable(value: Any) -> str:
+def of_readable(value: Any, leave_out: Callable[[torch.Tensor], bool] = lambda _: False) -> str:
     """Return `of_nested`, or what is raised where a value cannot be read: a script may go on."""
     try:
-        return of_nested(value)
+        return of_nested(value, leave_out)
     except Exception as error:
         # It is the same in each run.
         return f"{UNREAD}{type(error).__name__}"
@@ -144,10 +151,19 @@ def of_digests(digests: Sequence[str]) -> str:
     return of_nested(list(digests)) + not_read_words(not_read_in(digests))
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors that `of_nested` reads, up to what cannot be read."""
+    parts = _Parts(lambda _: False)
+    with contextlib.suppress(Exception):
+        parts.add(value)
+    return [part for part in parts.found if isinstance(part, torch.Tensor)]
+
+
 class _Parts:
     """What a value consists of, in an order that follows from the value alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, leave_out: Callable[[torch.Tensor], bool]) -> None:
+        self._leave_out = leave_out
         self.found: list[torch.Tensor | numpy.ndarray[Any, Any] | bytes] = []
         self.not_read: set[str] = set()
         """Kinds of objects that hold something which cannot be read."""
@@ -158,7 +174,9 @@ class _Parts:
     def add(self, value: Any) -> None:
         """Take a value apart."""
         value = _opened(value)
-        if isinstance(value, torch.Tensor | numpy.ndarray):
+        if isinstance(value, torch.Tensor) and self._leave_out(value):
+            self.found.append(b"left out")
+        elif isinstance(value, torch.Tensor | numpy.ndarray):
             self.found.append(value)
         elif isinstance(value, Mapping):
             for key in value:
@@ -198,13 +216,17 @@ class _Parts:
         before = len(self.found)
         try:
             self.add(attributes)
+            inside = self.found[before:]
+            # A batch may lead to the whole data set.
+            is_read = sum(x.nbytes for x in inside if not isinstance(x, bytes)) <= _MOST_BYTES
         except Exception:
-            # The check says that it was not read.
-            del self.found[before:]
-            return False
+            is_read = False
         finally:
             self._inside.discard(id(value))
-        return True
+        if not is_read:
+            # The check says so.
+            del self.found[before:]
+        return is_read
 
 
 def _attributes_of(value: Any) -> dict[str, Any] | None:

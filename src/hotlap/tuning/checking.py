@@ -69,8 +69,8 @@ def compare(
     progress(f"following {lab.subject} under the first plan for {steps} steps")
     prover.run_plain()
     progress("following it under the second plan")
-    verdict = prove_in_effect(prover, second, prover.known)
-    return PlanComparison(str(lab.subject), (first, second), verdict, prover.applied)
+    verdict, applied = prove_in_effect(prover, second, prover.known, progress)
+    return PlanComparison(str(lab.subject), (first, second), verdict, applied)
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,9 @@ def _whole_runs(
 
 def _is_one_stretch(seen: Trace, own: Trace, planned_steps: int, *, fills: bool) -> bool:
     """True if the run has no later epochs, in which what `fills` the memory would first serve."""
-    if own.ended == "script" or shows_epochs(seen) or shows_epochs(own):
+    # A run that has ended may have stopped early: its steps, and savings, are fewer than planned.
+    has_ended = "script" in (seen.ended, own.ended)
+    if has_ended or shows_epochs(seen) or shows_epochs(own):
         return False
     epoch = seen.facts.steps_per_epoch
     return epoch is None or (epoch >= planned_steps and not fills)

@@ -60,7 +60,10 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         leaders = {p: c for p, c in extended.items() if _leads(tuner, final, p, best)}
         final = _without(final, extended)
         if leaders:
-            return _race_again(tuner, seen, live, final, leaders, number=number + 1)
+            alone = final
+            final = _race_again(tuner, seen, live, alone, leaders, number=number + 1)
+            if final is not alone:
+                return final
         if fastest_first(final, tuner.floor, live=tuner.live_gains()):
             break
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.

@@ -95,17 +95,14 @@ def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
     tuner.progress(f"proving {name}")
     more_s = tuner.time_plan.prove_s + tuner.time_plan.fill_s
 
-    def has_time(idle: str) -> bool:
-        if not tuner.budget.affords(f"another proof of {name}, with its samples in memory", more_s):
-            return False
-        tuner.progress(f"proving {name} once more, with its samples in memory: {idle}")
-        return True
+    def has_time() -> bool:
+        return tuner.budget.affords(f"another proof of {name}, with its samples in memory", more_s)
 
     try:
-        verdict = prove_in_effect(prover, plan, tuner.known, has_time)
+        verdict, applied = prove_in_effect(prover, plan, tuner.known, tuner.progress, has_time)
     except HotlapError as error:
         return Verdict("unproven", str(error).splitlines()[0], 0)
-    verdict = without_idle(verdict, plan, prover.applied)
+    verdict = without_idle(verdict, plan, applied)
     tuner.kept.keep_verdict(plan, verdict)
     return verdict
 
@@ -114,25 +111,38 @@ def prove_in_effect(
     prover: Prover,
     plan: Plan,
     known: Mapping[str, Technique],
-    has_time: Callable[[str], bool] = lambda _: True,
-) -> Verdict:
+    progress: Callable[[str], None],
+    has_time: Callable[[], bool] = lambda: True,
+) -> tuple[Verdict, list[dict[str, str]]]:
     """Prove a plan, once more with its samples in memory where the steps were too few to get there.
 
     Args:
         prover: gives the verdict.
         plan: what is proven.
         known: the techniques by name.
-        has_time: told what had no effect; True if there is time for another proof.
+        progress: called with a line where it is proven once more.
+        has_time: True if there is time for another proof.
+
+    Returns:
+        The verdict, and {name, state, why} of the techniques in the run that it is on: the first
+        one where the other failed.
     """
-    verdict = prover.prove(plan)
+    verdict, applied = prover.prove(plan), prover.applied
     idle = [
         row
-        for row in _idle(plan, prover.applied)
+        for row in _idle(plan, applied)
         if row["state"] == "no_effect" and known[row["name"]].memory.keeps_dataset
     ]
-    if not idle or prover.fill_ahead or verdict.tier in ("changed", "unproven"):
-        return verdict
-    return prover.prove_ahead(plan) if has_time(_in_words(idle)) else verdict
+    is_open = idle and not prover.fill_ahead and verdict.tier not in ("changed", "unproven")
+    if not is_open or not has_time():
+        return verdict, applied
+    progress(f"once more, with its samples in memory: {_in_words(idle)}")
+    try:
+        return prover.prove_ahead(plan), prover.applied
+    except HotlapError as error:
+        # It takes more memory and time than the first: what that one has shown is kept.
+        progress(f"with its samples in memory it failed: {str(error).splitlines()[0]}")
+        return verdict, applied
 
 
 def without_idle(verdict: Verdict, plan: Plan, applied: Sequence[Mapping[str, str]]) -> Verdict:

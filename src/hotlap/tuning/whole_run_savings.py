@@ -12,6 +12,9 @@ from hotlap.tuning.tuner import Tuner
 
 _START_NOISE_S = 1.0
 """By which the starts of equal processes differ, two of which start at a time."""
+_WARM_UP_NOISE = 0.05
+"""Share by which the first steps may be slower where nothing compiles: where they are 1000, as for
+what acts late, that takes seconds."""
 _AS_GOOD = 0.97
 
 
@@ -65,7 +68,7 @@ def longer_start_s(tuner: Tuner, final: Race, name: str) -> float:
     """
     plan = final.arms[name].plan
     twins = [final.arms[twin] for twin in final.twins]
-    start_s = _compiling_s(final.arms[name]) - median(map(_compiling_s, twins))
+    start_s = _longer_s(final.arms[name], median(map(_compiling_s, twins)))
     start_s = max(start_s, _compiled_before(tuner, plan))
     if not tuner.reads_all(plan):
         start_s += final.arms[name].setup_s - median(twin.setup_s for twin in twins)
@@ -81,7 +84,7 @@ def keep_compiling(tuner: Tuner, race: Race) -> None:
     for name, arm in race.arms.items():
         if name not in race.twins:
             before = tuner.compiling_s.get(arm.plan, 0.0)
-            tuner.compiling_s[arm.plan] = max(before, _compiling_s(arm) - plain_s)
+            tuner.compiling_s[arm.plan] = max(before, _longer_s(arm, plain_s))
 
 
 def _compiled_before(tuner: Tuner, plan: Plan) -> float:
@@ -95,9 +98,19 @@ def _compiled_before(tuner: Tuner, plan: Plan) -> float:
     return max(found, default=0.0)
 
 
+def _longer_s(arm: Arm, plain_s: float) -> float:
+    """Return how much longer than the plain run a plan compiled, less what may be noise."""
+    return _compiling_s(arm) - plain_s - _WARM_UP_NOISE * _steps_s(arm)
+
+
 def _compiling_s(arm: Arm) -> float:
     """Return what the first steps took beyond what such steps take later."""
-    return arm.warm_up_s - sum(arm.warm_up) * median(arm.means_ms) / 1e3
+    return arm.warm_up_s - _steps_s(arm)
+
+
+def _steps_s(arm: Arm) -> float:
+    """Return what as many steps as the first ones take later."""
+    return sum(arm.warm_up) * median(arm.means_ms) / 1e3
 
 
 def most_saving_first(names: Sequence[str], saved: Mapping[str, Saving]) -> list[str]:

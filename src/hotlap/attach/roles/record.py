@@ -21,7 +21,7 @@ from hotlap.track.sampler import Sampler, start_sampler
 from hotlap.track.writer import Writer
 
 _MOST_OTHERS = 100
-"""Steps of other optimizers in a row after which losses are no longer those of the first one."""
+"""Steps of each other optimizer in a row after which losses are no longer those of the first."""
 _MOST_BACKWARDS = 10_000
 """Backward passes between two steps of the first one: each keeps a tensor."""
 
@@ -45,6 +45,8 @@ class RecordLosses(Part):
         self._steppers = Steppers()
         self._seen: list[torch.Tensor] = []
         """Losses that were sent backward since the last step."""
+        self._are_too_many = False
+        """More losses than are kept were sent backward since then."""
         self._scaled: tuple[Any, Any] | None = None
         """What a `GradScaler` gave last, and what it was given."""
         self._writer: Writer | None = None
@@ -78,14 +80,16 @@ class RecordLosses(Part):
         try:
             work()
         except Exception as error:
-            self._give_up(f"{type(error).__name__}: {error}".partition("\n")[0])
-
-    def _give_up(self, why: str) -> None:
-        self._is_off = True
-        self._seen.clear()
-        self._problem = self._problem or f"after step {self._steps} nothing is recorded: {why}"
+            self._is_off = True
+            self._seen.clear()
+            words = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._problem = (
+                self._problem or f"after step {self._steps} nothing is recorded: {words}"
+            )
 
     def _see(self, loss: Any) -> None:
+        if self._are_too_many:
+            return
         scaled, self._scaled = self._scaled, None
         if scaled is not None and scaled[0] is loss:
             loss = scaled[1]
@@ -94,9 +98,8 @@ class RecordLosses(Part):
         if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
             self._seen.append(number_of(loss).reshape(()))
         if len(self._seen) >= _MOST_BACKWARDS:
-            self._give_up(
-                f"{_MOST_BACKWARDS:,} backward passes, and no step of the first optimizer"
-            )
+            self._seen.clear()
+            self._are_too_many = True
 
     def _count(self, optimizer: Any) -> None:
         stepper = self._steppers.find(optimizer)
@@ -110,11 +113,22 @@ class RecordLosses(Part):
             self._record()
             return
         self._others += 1
-        if self._others > _MOST_OTHERS:
+        if self._is_replaced:
             self._seen.clear()
+
+    @property
+    def _is_replaced(self) -> bool:
+        """The first optimizer steps no more, so that losses are those of another one."""
+        return self._others > _MOST_OTHERS * max(1, len(self._steppers.all) - 1)
 
     def _record(self) -> None:
         seen, self._seen = self._seen, []
+        if self._are_too_many:
+            self._are_too_many = False
+            self._problem = self._problem or (
+                f"the loss of step {self._steps} is not recorded: more than {_MOST_BACKWARDS:,} "
+                "backward passes came before it"
+            )
         if not seen:
             return
         if self._losses is None:
@@ -124,7 +138,7 @@ class RecordLosses(Part):
             self._losses.add(self._steps, None, loss)
 
     def _end(self) -> None:
-        if self._others > _MOST_OTHERS:
+        if self._is_replaced:
             self._problem = self._problem or (
                 f"losses after step {self._steps} are not recorded: from there on, another "
                 "optimizer steps than the first one"

@@ -1,12 +1,12 @@
 """Role `verify`: records what a verdict needs: digests, hyperparameters, captured steps."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hotlap import nested
 from hotlap.attach.listener import State, hide_own_optimizer
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
@@ -223,26 +223,21 @@ class _Inputs:
     def forward_begins(self, inputs: tuple[Any, ...], updates: int) -> None:
         """Digest the inputs of a model that is trained."""
         if self._is_first:
-            self.digests.append(digest.of_readable(self._without_computed(inputs)))
+            self.digests.append(digest.of_readable(inputs, self._is_computed))
             self.updates.append(updates)
         self._is_first = False
 
     def forward_ends(self, output: Any) -> None:
         """Remember what a model has computed, for as long as the script keeps it."""
         self._computed = [ref for ref in self._computed if not ref.expired()]
-        self._computed += [StorageWeakRef(t.untyped_storage()) for t in _dense_tensors(output)]
-
-    def _without_computed(self, value: Any) -> Any:
-        words = "computed by a model"
-        return nested.map_tensors(value, lambda t: words if self._is_computed(t) else t)
+        computed = _dense(digest.tensors_in(output))
+        self._computed += [StorageWeakRef(tensor.untyped_storage()) for tensor in computed]
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         if tensor.requires_grad:
             return True
-        return any(
-            StorageWeakRef(t.untyped_storage()) in self._computed for t in _dense_tensors(tensor)
-        )
+        return any(StorageWeakRef(t.untyped_storage()) in self._computed for t in _dense([tensor]))
 
 
-def _dense_tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in nested.tensors(value) if leaf.layout == torch.strided]
+def _dense(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.layout == torch.strided]

@@ -13,8 +13,8 @@ log = logging.getLogger("hotlap")
 
 _CHUNK = 2**20
 """Elements of which a digest is made at once: it takes as much memory again, and keeps it."""
-_said: set[str] = set()
-"""Buffers that were said to differ between ranks."""
+_said: set[tuple[str, str]] = set()
+"""Of which buffers what was said."""
 
 
 def say_first_ranks(name: str) -> None:
@@ -23,8 +23,8 @@ def say_first_ranks(name: str) -> None:
 
 
 def _say(name: str, words: str) -> None:
-    if name not in _said:
-        _said.add(name)
+    if (name, words) not in _said:
+        _said.add((name, words))
         log.warning("the model's buffer '%s' %s", name, words)
 
 
@@ -50,21 +50,28 @@ class LearnedBuffers:
             for key, buffer in module._buffers.items()
             if buffer is not None and buffer.layout == torch.strided
         ]
-        self._sent: dict[str, tuple[dict[str, Any], str]] = {}
-        """Path of a buffer that was another one on some rank -> where it is, and its name there."""
+        self._sent: dict[str, tuple[dict[str, Any], str, list[int]]] = {}
+        """Path of a buffer that was another one on some rank -> where it is, its name there, and
+        its shape on every rank."""
         self._steps = 0
 
     def take_first_ranks(self) -> None:
         """Make buffers what they are on the first rank, before a step of all ranks."""
         if not self._places:
             return
-        # After a power of two.
-        if self._steps and not self._steps & (self._steps - 1):
+        # After a power of two, and where ranks may no longer have buffers of one shape.
+        if (self._steps and not self._steps & (self._steps - 1)) or self._is_any_reshaped():
             self._find()
         self._steps += 1
         if self._sent:
-            buffers = [owner[key] for owner, key in self._sent.values()]
+            buffers = [owner[key] for owner, key, _ in self._sent.values()]
             self._reduce.send_tensors(buffers, [0] * len(buffers))
+
+    def _is_any_reshaped(self) -> bool:
+        if not self._sent:
+            return False
+        own = any(_shape(owner, key) != shape for owner, key, shape in self._sent.values())
+        return bool(self._reduce.most([float(own)])[0])
 
     def _find(self) -> None:
         own = {
@@ -75,15 +82,21 @@ class LearnedBuffers:
         told, is_first = self._reduce.gather(own), self._reduce.rank == 0
         for name, owner, key in self._places:
             found = [each.get(name) for each in told]
-            if found.count(found[0]) == len(found):
-                continue
-            if None not in found and all(each[0] == found[0][0] for each in found):
-                self._sent[name] = owner, key
+            shapes = [None if each is None else each[0] for each in found]
+            was_sent = self._sent.pop(name, None) is not None
+            if shapes.count(shapes[0]) < len(shapes):
+                words = "has another shape on other ranks: each rank uses its own, and that of the "
+                if is_first:
+                    _say(name, f"{words}first rank is saved")
+            elif shapes[0] is not None and (was_sent or found.count(found[0]) < len(found)):
+                self._sent[name] = owner, key, shapes[0]
                 if is_first:
                     say_first_ranks(name)
-            elif is_first:
-                words = "has another shape on other ranks: each rank uses its own, and that of the "
-                _say(name, f"{words}first rank is saved")
+
+
+def _shape(owner: dict[str, Any], key: str) -> list[int] | None:
+    buffer = owner.get(key)
+    return None if buffer is None else list(buffer.shape)
 
 
 def _digests_of(buffer: torch.Tensor) -> list[int]:

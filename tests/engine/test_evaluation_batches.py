@@ -33,7 +33,7 @@ def contrastive(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def largest(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return outputs.max()
+    return 100 * outputs.max()
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[int]
 
         def evaluate(model: Any, batch: Any) -> dict[str, Any]:
             sizes.append(len(batch[1]))
-            return {"loss": measure(model(batch[0]), batch[1])}
+            found = measure(model(batch[0]), batch[1])
+            return found if isinstance(found, dict) else {"loss": found}
 
         given = task(
             data=Steady(),
@@ -69,7 +70,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[int]
 
 
 TRIED = [8, 8]
-COMPARED = [8, 8, 16]
+COMPARED = [8, 8, 8, 8, 16]
 SMALL = [8] * 6 + [2]
 
 
@@ -103,6 +104,43 @@ def test_a_measure_over_the_batch_is_that_of_the_tasks_batches(
     plain, _ = train(50 * 2**30, measure=measure)
     for mine, theirs in zip(done.epochs, plain.epochs, strict=True):
         assert mine.held_out["loss"] == pytest.approx(theirs.held_out["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("one_by_one", "at_once", "is_enlarged"),
+    [
+        (10 / 16, 8 / 16, True),
+        (10 / 16, 7 / 16, False),
+        # Of a sum what rounding changes grows with it.
+        (300.0, 302.0, True),
+        (300.0, 306.0, False),
+    ],
+    ids=["two samples", "three samples", "rounding", "more than rounding"],
+)
+def test_what_rounding_changes_is_no_reason_against_larger_batches(
+    one_by_one: float, at_once: float, is_enlarged: bool, train: Any
+) -> None:
+    _, seen = train(0, measure=lambda _, labels: one_by_one if len(labels) <= 8 else at_once)
+    assert seen == TRIED + COMPARED + 2 * ([50] if is_enlarged else SMALL)
+
+
+OWN = torch.Generator()
+
+
+@pytest.mark.parametrize("generator", [None, OWN], ids=["global", "its own"])
+@pytest.mark.parametrize("is_contrastive", [False, True])
+def test_a_measure_that_draws_is_no_reason_against_larger_batches(
+    generator: torch.Generator | None, is_contrastive: bool, train: Any
+) -> None:
+    def measure(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        told = contrastive if is_contrastive else mean
+        drawn = 100 * torch.rand((), generator=generator)
+        return {"loss": told(outputs, labels), "noise": drawn}
+
+    OWN.manual_seed(0)
+    _, seen = train(0, measure=measure)
+    # Beside it the others are still compared.
+    assert seen == TRIED + COMPARED + 2 * (SMALL if is_contrastive else [50])
 
 
 def test_a_measure_that_is_no_number_is_no_reason_against_larger_batches(train: Any) -> None:

@@ -1,6 +1,7 @@
 """Batches that are copied ahead are those that were read, whatever the device is late with."""
 
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from hotlap.feed.memory.resident import ResidentRows
 from hotlap.feed.sources.source import Source
 from hotlap.feed.transfer import pinned
 from hotlap.feed.transfer.pinned import PinnedFeed
-from hotlap.feed.transfer.plain import DeviceTransfer, to_device
+from hotlap.feed.transfer.plain import DeviceTransfer, Reuse, to_device
 from hotlap.techniques import FeedTarget, Refusal, get
 from tests.engine.test_run import Augmented, Fixed
 from tests.fake_device import FakeCuda
@@ -163,6 +164,122 @@ def test_where_batches_have_memory_of_their_own_nothing_is_waited_for(
     mine = feed(device := FakeCuda())
     list(mine(filled_again(device.allocate_pinned(1024), 20)))
     assert len(waited) == 8 + 21
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_what_is_the_same_in_each_batch_is_not_memory_that_is_filled_again(
+    is_constant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(pinned, "_wait_for_copies", waited.append)
+    mask = torch.ones(64)
+
+    def steps() -> Iterator[Any]:
+        for number in range(20):
+            if not is_constant:
+                mask[-1] = number
+            yield [(4, {"x": torch.full((4, 64), float(number)), "mask": mask})]
+
+    list(feed(FakeCuda())(steps()))
+    assert len(waited) == (8 if is_constant else 21)
+
+
+class Copies:
+    """The copies to a device that is not there, of tensors that are said to be pinned.
+
+    Attributes:
+        non_blocking: of each copy.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.non_blocking: list[bool] = []
+        plain = torch.Tensor.to
+
+        def to(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+            if args != ("a device",):
+                return plain(tensor, *args, **options)
+            self.non_blocking.append(options["non_blocking"])
+            return tensor.clone()
+
+        monkeypatch.setattr(torch.Tensor, "to", to)
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor, device=None: True)
+
+
+@pytest.mark.parametrize("buffers", [0, 1, 7, 8])
+def test_on_a_plain_path_pinned_memory_is_waited_for_only_where_it_is_filled_again(
+    buffers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, weights = Copies(monkeypatch), torch.ones(3)
+    memory = [torch.empty(4, 64) for _ in range(buffers)]
+
+    def steps() -> Iterator[Any]:
+        for number in range(20):
+            to_fill = memory[number % buffers] if buffers else torch.empty(4, 64)
+            yield [(4, [to_fill.fill_(float(number)), weights])]
+
+    transfer = DeviceTransfer("a device")
+    received = [float(step[0][1][0].min()) for step in transfer(steps())]
+    assert received == list(range(20))
+    # Eight buffers in turns come again in the ninth step.
+    is_seen = 0 < buffers < 8
+    assert copies.non_blocking == [False] * 16 + [not is_seen] * 24
+
+
+def test_what_does_not_come_from_pinned_memory_is_looked_at_once_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies, is_pinned = Copies(monkeypatch), False
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor, device=None: is_pinned)
+    transfer = DeviceTransfer("a device")
+    list(transfer(iter(numbered(12))))
+    assert copies.non_blocking == [True] * 12
+    is_pinned = True
+    list(transfer(filled_again(torch.empty(1024, dtype=torch.uint8), 20)))
+    assert copies.non_blocking == [True] * 12 + [False] * 20
+
+
+def test_tensors_of_the_first_steps_are_held_and_let_go() -> None:
+    reuse = Reuse(8, lambda tensor: True)
+    seen: list[Any] = []
+    for _ in range(8):
+        (step,) = numbered(1)
+        seen.append(weakref.ref(step[0][1]))
+        reuse.look_at(step)
+        del step
+        assert all(each() is not None for each in seen) is (len(seen) < 8)
+    assert not any(each() is not None for each in seen)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(6, 4).t(),
+        torch.randn(8)[::2],
+        torch.tensor(3),
+        torch.ones(3).bool(),
+        torch.ones(3).bfloat16(),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(3, requires_grad=True),
+    ],
+    ids=["transposed", "holes", "scalar", "bool", "bf16", "conjugate", "gradient"],
+)
+def test_what_any_tensor_holds_is_compared(tensor: torch.Tensor) -> None:
+    check_compared(tensor)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_what_a_quantized_tensor_holds_is_compared() -> None:
+    check_compared(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+
+
+def check_compared(tensor: torch.Tensor) -> None:
+    reuse = Reuse(8, lambda tensor: True)
+    for _ in range(3):
+        reuse.look_at([(1, tensor)])
+    assert not reuse._is_seen
+    tensor.detach().copy_(torch.zeros(tensor.shape))
+    reuse.look_at([(1, tensor)])
+    assert reuse._is_seen
 
 
 class Noted(torch.Tensor):

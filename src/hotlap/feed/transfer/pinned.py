@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.feed.transfer.plain import Step
+from hotlap.feed.transfer.plain import Reuse, Step
 from hotlap.nested import map_tensors, tensors
 
 _ALIGNED = 64
@@ -44,38 +44,6 @@ class _Sent:
     copied: Any = None
 
 
-class _Reuse:
-    """Whether a task fills the same memory for each batch: then one must be copied before the next
-    is read. That is seen in the first steps, in which every copy is waited for.
-
-    Args:
-        ahead: steps that are under way at once.
-    """
-
-    _LOOKED_AT = 8
-
-    def __init__(self, ahead: int) -> None:
-        self._left, self._is_seen = self._LOOKED_AT, False
-        # Held, so that their memory is nobody else's meanwhile.
-        self._recent: deque[Step] = deque(maxlen=ahead - 1)
-
-    @property
-    def is_possible(self) -> bool:
-        """True if the next step may be read into memory that is still being copied."""
-        return self._is_seen or self._left > 0
-
-    def look_at(self, step: Step) -> None:
-        """Look whether one of the first steps is in memory of one before it."""
-        if not self._left:
-            return
-        self._left -= 1
-        places = _places(step)
-        self._is_seen = self._is_seen or any(places & _places(each) for each in self._recent)
-        self._recent.append(step)
-        if not self._left:
-            self._recent.clear()
-
-
 class PinnedFeed:
     """Gives steps with their batches on the device, `ahead` of them under way.
 
@@ -94,7 +62,7 @@ class PinnedFeed:
         self._stream: Any = None
         self._number = 0
         self._buffers = [_Buffer() for _ in range(ahead)]
-        self._reuse = _Reuse(ahead)
+        self._reuse = Reuse(ahead - 1, _can_be_sent)
 
     def __call__(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Give the same steps; what reading one ahead of its time raises is raised in its turn."""
@@ -199,12 +167,6 @@ def _wait_for_copies(under_way: Iterable[Any]) -> None:
         if isinstance(sent, Future):
             # What it has raised is raised in its turn.
             sent.exception()
-
-
-def _places(step: Step) -> set[int]:
-    """Return where in memory the tensors of a step begin."""
-    sent = (t for _, batch in step for t in tensors(batch) if _can_be_sent(t))
-    return {tensor.data_ptr() for tensor in sent if tensor.numel()}
 
 
 def _can_be_sent(tensor: torch.Tensor) -> bool:

@@ -96,6 +96,22 @@ def test_loaders_of_which_one_comes_last_are_all_waited_for() -> None:
         assert (row[DATA], row[OTHER]) == (12, 0)
 
 
+def test_loaders_that_are_begun_later_are_all_waited_for() -> None:
+    loop = Loop()
+    loop.wait(loop.begin(a_loader()), 5)
+    loop.step()
+    labelled, unlabelled, held_out = (loop.begin(a_loader()) for _ in range(3))
+    rows = []
+    for _ in range(3):
+        # What is evaluated in between is no part of the step.
+        loop.wait(held_out, 100)
+        loop.evaluate()
+        loop.wait(labelled, 5)
+        loop.wait(unlabelled, 7)
+        rows.append(loop.step()[DATA])
+    assert rows == [0, 12, 12]
+
+
 def test_a_training_loader_that_is_begun_later_is_waited_for() -> None:
     loop = Loop()
     loop.wait(loop.begin(a_loader()), 5)

@@ -88,6 +88,8 @@ class Watch(Part):
         self._loaders: dict[int, WatchedLoader] = {}
         self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
+        self._read: list[WatchedLoader] = []
+        """Those taken for an evaluation's, of which batches were read and not yet evaluated."""
         self._starts: list[list[int]] = []
         """Of each training loader."""
         self._backwards = 0
@@ -99,9 +101,7 @@ class Watch(Part):
         """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
-        self._rounds = Rounds()
-        self._settings = Settings()
-        self._padded = PaddedBatches()
+        self._rounds, self._settings, self._padded = Rounds(), Settings(), PaddedBatches()
 
     @property
     def steps(self) -> int:
@@ -172,6 +172,8 @@ class Watch(Part):
         if known is not None and batch is not None:
             known.batches += 1
             self._last_loader = known
+            if not known.feeds_steps:
+                self._read.append(known)
             if self.recorder.is_timed and known.training:
                 self._padded.look(batch, frames.caller())
         self.recorder.clock.enter(OTHER)
@@ -204,6 +206,7 @@ class Watch(Part):
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs, output
         self.recorder.note_evaluation(frames.caller(), is_training=module.training)
+        self._read.clear()
         known = self._last_loader
         if known is not None and not known.training:
             known.feeds_steps = False
@@ -225,6 +228,9 @@ class Watch(Part):
         if known is not None and not known.training:
             known.training = known.feeds_steps = True
             self._starts = [each.starts for each in self._training()]
+        # Several loaders, as in `zip`: a step is of a batch of each.
+        while self._read:
+            self._read.pop().feeds_steps = True
         recorder.note_loss(loss)
 
     def backward_ends(self) -> None:

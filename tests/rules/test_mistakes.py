@@ -343,9 +343,12 @@ def test_inputs_and_files() -> None:
     assert mistakes(loop("", inputs=(replace(raw, mean=0.1, std=1.2),))) == []
     # A frozen layer, or one before a norm.
     assert mistakes(loop("", inputs=(replace(raw, is_learned=False),))) == []
-    # Weights that were loaded expect such numbers; what is loaded later says nothing of them.
-    assert mistakes(loop("d bsz bsz", inputs=(raw,))) == []
-    assert only(loop("bsz d bsz", inputs=(raw,)), "unscaled_input")
+    # Weights that were loaded may expect pixels whose mean was subtracted, not those as they are.
+    centered = replace(raw, mean=-0.4)
+    assert mistakes(loop("d bsz bsz", inputs=(centered,))) == []
+    assert only(loop("d bsz bsz", inputs=(raw,)), "unscaled_input")
+    # What is loaded later says nothing of them.
+    assert only(loop("bsz d bsz", inputs=(centered,)), "unscaled_input")
     assert only(loop("", unsafe_loads=("train.py:9",)), "unsafe_load").where == "train.py:9"
     plan = ScheduleFacts("StepLR", "train.py:41", 2, 10, 0.1, 0.1)
     saved = SavedFacts("train.py:60", optimizer=True, schedule=False, scaler=False)

@@ -1,9 +1,9 @@
 """The input is far from normalized.
 
 What it sees   numbers that go into the first layer of a model with a mean or a standard deviation
-               far from those of normalized data (0 and 1). Not where that layer is not trained,
-               where a state dict was loaded before the first step, as weights that expect such
-               numbers are, or where a batch or instance norm comes next.
+               far from those of normalized data (0 and 1). Not where that layer is not trained, or
+               where a batch or instance norm comes next. Where a state dict was loaded before the
+               first step, only the mean: some weights expect pixels whose mean was subtracted.
 Why it matters gradients of the first layer grow with its input. One learning rate does not fit them
                and those of the other layers: training is slow, or diverges; and features with large
                numbers hide the others.
@@ -27,10 +27,9 @@ def nominate(trace: Trace) -> list[Nomination]:
     loaded = any(
         event.kind == event_kinds.LOAD_STATE_DICT and event.step == 0 for event in trace.events
     )
-    if loaded:
-        return []
     for each in trace.learning.inputs:
-        if not each.is_learned or (abs(each.mean) < _FAR and each.std < _FAR):
+        is_far = abs(each.mean) >= _FAR or (each.std >= _FAR and not loaded)
+        if not each.is_learned or not is_far:
             continue
         norms = ""
         if each.gradient_norm is not None:

@@ -110,14 +110,19 @@ def test_a_change_stays_a_change_whatever_was_in_effect() -> None:
         assert f"`{tier}`: bit-equal" in tuner.notes.unproven
 
 
-def test_a_plan_is_also_compared_with_its_samples_in_memory_if_it_served_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prover: Any = Proofs("no_effect", ahead="applied")
+def compared(prover: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
+    """Return what a comparison of two plans finds, and what it says meanwhile."""
     prover.known, prover.run_plain = registry(), lambda: None
     monkeypatch.setattr(checking, "Prover", lambda *_, **__: prover)
     lines: list[str] = []
     found = checking.compare(faked.LAB, Plan(), RESIDENT, steps=64, progress=lines.append)
+    return found, lines
+
+
+def test_a_plan_is_also_compared_with_its_samples_in_memory_if_it_served_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, lines = compared(Proofs("no_effect", ahead="applied"), monkeypatch)
     assert [row["state"] for row in found.techniques] == ["applied"]
     assert lines[-1] == "once more, with its samples in memory: resident: so it says"
 
@@ -125,11 +130,8 @@ def test_a_plan_is_also_compared_with_its_samples_in_memory_if_it_served_none(
 def test_a_comparison_that_fails_with_samples_in_memory_keeps_the_verdict_that_there_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prover: Any = FailsAhead("no_effect", ahead="applied")
-    prover.known, prover.run_plain = registry(), lambda: None
-    monkeypatch.setattr(checking, "Prover", lambda *_, **__: prover)
-    lines: list[str] = []
-    found = checking.compare(faked.LAB, Plan(), RESIDENT, steps=64, progress=lines.append)
+    prover = FailsAhead("no_effect", ahead="applied")
+    found, lines = compared(prover, monkeypatch)
     assert prover.proven == ["no_effect", "applied"]
     # The state belongs to the run that the verdict is on.
     assert found.verdict.tier == "exact"

@@ -61,17 +61,20 @@ class Reuse:
         """True if the next step may be read into memory that is still being copied."""
         return self._is_seen or self._left > 0
 
-    def look_at(self, step: Step) -> None:
+    def look_at(self, step: Step) -> bool:
         """Look whether one of the first steps is in memory of one before it, with other content.
 
         What is the same in each batch, as the weights of classes are, is not filled again.
+
+        Returns:
+            Whether its copies have to be waited for.
         """
         if self._is_seen or not self._left:
-            return
+            return self._is_seen
         given = (t for _, batch in step for t in nested.tensors(batch) if t.numel())
         late = [t for t in given if type(t) is torch.Tensor and self._is_read_late(t)]
         if not late:
-            return
+            return False
         self._left -= 1
         now = {tensor.data_ptr(): _checksum(tensor) for tensor in late}
         self._is_seen = any(
@@ -82,6 +85,7 @@ class Reuse:
         self._recent.append((late, now))
         if self._is_seen or not self._left:
             self._recent.clear()
+        return True
 
 
 def _checksum(tensor: torch.Tensor) -> int:
@@ -106,8 +110,7 @@ class DeviceTransfer:
     def __call__(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Give the same steps with their batches on the device."""
         for step in steps:
-            waits = self._reuse.is_possible
-            self._reuse.look_at(step)
+            waits = self._reuse.look_at(step)
             yield [
                 (samples, to_device(batch, self._device, waits=waits)) for samples, batch in step
             ]

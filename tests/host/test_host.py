@@ -134,6 +134,18 @@ def test_an_adapter_that_accesses_memory_is_a_folder_with_one(tmp_path: Path) ->
     assert probes.has_rdma(tmp_path)
 
 
+def test_the_version_of_torch_is_known_without_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert probes.torch_version() == torch.__version__ and probes.torch_cuda() == torch.version.cuda
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: found)
+    (tmp_path / "version.py").write_text("__version__ = '2.9'\ncuda: Optional[str] = '12.8'\n")
+    assert (probes.torch_version(), probes.torch_cuda()) == ("2.9", "12.8")
+    (tmp_path / "version.py").unlink()
+    assert probes.torch_version() == probes.version("torch") and probes.torch_cuda() is None
+
+
 @pytest.mark.parametrize("given", ["8", "4", "4,2"])
 def test_a_sensible_number_of_threads_is_no_problem(given: str) -> None:
     assert names(changed(omp_num_threads=given)) == []

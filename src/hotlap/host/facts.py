@@ -118,7 +118,7 @@ class Host:
         allowed = probes.affinity()
         compiler = probes.compiler()
         total, available = memory()
-        torch_version = probes.version("torch")
+        torch_version = probes.torch_version()
         swapped = swap()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         everything = probes.gpus(None)

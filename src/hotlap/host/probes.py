@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib.util
 import os
 import platform
 import re
@@ -32,15 +33,16 @@ def version(package: str) -> str | None:
         return None
 
 
+def torch_version() -> str | None:
+    """Return `torch.__version__` without importing torch; takes a millisecond, `version` 20."""
+    match = re.search(r"^__version__\b.*=\s*['\"](.+)['\"]", _about_torch(), re.MULTILINE)
+    return match[1] if match else version("torch")
+
+
 def torch_cuda() -> str | None:
     """Return the CUDA version that the installed torch was built for, without importing it."""
-    from importlib import metadata
-
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        path = metadata.distribution("torch").locate_file("torch/version.py")
-        match = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", read(Path(str(path))), re.MULTILINE)
-        return match[1] if match else None
-    return None
+    match = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", _about_torch(), re.MULTILINE)
+    return match[1] if match else None
 
 
 def core_count() -> int:
@@ -167,6 +169,16 @@ def _output(command: Sequence[str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def _about_torch() -> str:
+    """Return the file that says what the installed torch is, empty without one."""
+    # ValueError: a module without a spec was put in torch's place.
+    with contextlib.suppress(ValueError):
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.origin is not None:
+            return read(Path(spec.origin).parent / "version.py")
+    return ""
 
 
 def _busy_ticks() -> tuple[int, int] | None:

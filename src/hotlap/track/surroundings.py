@@ -22,7 +22,7 @@ def versions_here() -> dict[str, str | None]:
     return {
         "hotlap": probes.version("hotlap"),
         "python": platform.python_version(),
-        "torch": probes.version("torch"),
+        "torch": probes.torch_version(),
         "cuda": probes.torch_cuda(),
         "driver": driver_version(),
     }

@@ -52,6 +52,30 @@ def test_what_another_optimizer_trains_after_the_first_is_not_kept_and_said(
     assert losses_of(tmp_path / "run") == {1: 3.0}
 
 
+def test_a_short_phase_of_a_second_optimizer_is_said_not_to_be_recorded(
+    part: RecordLosses, tmp_path: Path
+) -> None:
+    first = optimizer()
+    train(part, first, 3.0, 2.0)
+    second = optimizer()
+    for loss in (0.5, 0.5):
+        part.backward_begins(torch.tensor(loss))
+        # At a line of its own: at the first one's, it would replace that, as for the next fold.
+        part.step_done(second)
+    (problem,) = part.report()["recorded"]["problems"]
+    assert problem.startswith("losses after step 2 are not recorded")
+    assert losses_of(tmp_path / "run") == {1: 3.0, 2: 2.0}
+
+
+@pytest.mark.parametrize("each_round", [1, 5])
+def test_optimizers_that_take_turns_are_no_later_phase(part: RecordLosses, each_round: int) -> None:
+    first, second = optimizer(), optimizer()
+    for _ in range(3):
+        train(part, first, 3.0)
+        train(part, second, *[1.0] * each_round)
+    assert part.report()["recorded"]["problems"] == []
+
+
 def test_an_optimizer_that_goes_on_later_is_recorded_with_its_own_losses(
     part: RecordLosses, tmp_path: Path
 ) -> None:

@@ -3,11 +3,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import hotlap
 from hotlap import cli
+from hotlap.search.spec import SearchSpec
+from hotlap.search.state import Job, Outcome
+from hotlap.search.study import JOURNAL
+from hotlap.techniques import EXACT_PLAN
 from tests.report.page import documents
 
 
@@ -66,6 +73,46 @@ def test_a_run_without_its_file_has_a_page_of_its_metrics(tmp_path: Path) -> Non
         path.write_text(content) if content else path.unlink()
         assert run(folder) == 0
         assert "40 steps in 4.0 s" in (folder / "report.html").read_text()
+
+
+def write_search(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Write the folder of a search of two trials, one of which is running."""
+    space = {"lr": hotlap.LogUniform(1e-4, 1e-1).to_json()}
+    spec = SearchSpec("recipe.py", (), space, {"lr": 0.1}, (10,), method="random", plan=plan)
+    done = Outcome(Job(0, 0), "done", step=10, value=0.25, is_over=True)
+    lines = [
+        {"kind": "search", **spec.to_json()},
+        {"kind": "job", **Job(0, 0)._asdict(), "values": {"lr": 0.1}},
+        {"kind": "result", **done.to_json()},
+        {"kind": "job", **Job(1, 0)._asdict(), "values": {"lr": 0.01}},
+    ]
+    folder.mkdir()
+    (folder / JOURNAL).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_a_searchs_folder_becomes_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my.search"
+    write_search(folder, EXACT_PLAN.techniques)
+    assert run(folder) == 0
+    html = (folder / "report.html").read_text()
+    assert "The best configuration is trial 0" in html
+    assert "hotlap train recipe.py --lr 0.1" in html
+    opened = tmp_path / "opened.html"
+    words = ["open", str(folder), "--no-browser", "--page", str(opened)]
+    assert cli.main(["runs", *words]) == 0
+    assert opened.read_text() == html
+    # It is what --json prints of a search, and makes the same page once it is stored.
+    capsys.readouterr()
+    assert run(folder, "--json") == 0
+    stored = tmp_path / "stored.json"
+    stored.write_text(capsys.readouterr().out)
+    assert run(stored) == 0 and stored.with_suffix(".html").read_text() == html
+    # Which --plan gave other techniques is not known: no command is better than a wrong one.
+    write_search(tmp_path / "planned", {"threads": {"count": 2}})
+    assert run(tmp_path / "planned") == 0
+    assert "hotlap train recipe.py" not in (tmp_path / "planned/report.html").read_text()
 
 
 def test_two_runs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,37 @@ def test_a_run_that_cannot_be_read_is_listed_as_such_and_the_others_are(
     assert "folder 'runs' cannot be read: no permission" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("two")
+def test_a_run_that_was_damaged_by_hand_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = json.loads((tmp_path / "runs/1/run.json").read_text())
+    damages = ({"plan": None}, {"task": []}, {"state": 3}, {"command": 1}, {"began": None})
+    for number, damage in enumerate(damages):
+        folder = tmp_path / f"runs/by hand/{number}"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({**whole, **damage}))
+        assert RunInfo.read(folder) is None
+        assert cli.main(["report", str(folder)]) == 0
+    number_for_name = {**whole, "task": {"recipe": 5}, "error": None}
+    (tmp_path / "runs/2/run.json").write_text(json.dumps(number_for_name))
+    (tmp_path / "runs/3/metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "runs/3/run.json").write_text(json.dumps(whole))
+    capsys.readouterr()
+    assert cli.main(["runs", "runs"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[:2] for row in rows if row[0] in ("1", "2", "3")] == [
+        ["1", "finished"],
+        ["2", "finished"],
+        ["3", "unreadable"],
+    ]
+    assert sum("unknown" in row for row in rows) == len(damages)
+    for words in (["runs", "compare", "runs/3", "runs/1"], ["report", "runs/3"]):
+        assert cli.main(words) == 2
+        err = capsys.readouterr().err
+        assert "'runs/3/metrics.jsonl': Is a directory" in err and "a bug in hotlap" not in err
+
+
 def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
     """Return what the comparison of runs 1 and 2 says of each part, and what its page says."""
     folders = [str(tmp_path / name) for name in "12"]

@@ -93,8 +93,41 @@ def test_the_page_says_what_was_not_found() -> None:
     assert "not compared" in page(state_of(*WHOLE, seeds=0))
 
 
+def test_trials_that_are_too_large_are_said_to_be_where_none_is_left() -> None:
+    held = (322 * 2**20 + 1, 900 * 2**20)
+    state = state_of(
+        *(replace(done(n, 0, 0.5), memory_bytes=size) for n, size in enumerate(held)),
+        # What failed says why, however much it held.
+        replace(FOUND[2], memory_bytes=900 * 2**20),
+    )
+    within = page(state)
+    assert "too large" not in within and "No trial was trained to the end" in within
+    state.spec = replace(state.spec, memory_bytes=100 * 2**20)
+    text = page(state)
+    rows = [line.split() for line in text.splitlines() if "too large" in line]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert "2 of 3 trials held more than --memory 100 MiB (the least: 323 MiB)" in text
+    assert "a larger --memory" in text and "1 trial ended with nan" in text
+    assert SearchResult(state).stopped_early == 0
+    line = searching.outcome_line(state, Job(1, 0))
+    assert line == "trial 1: accuracy 0.5, too large with 900 MiB, at step 10, lr=0.001"
+    state.apply({"kind": "job", **Job(3, 0)._asdict(), "values": {"lr": 0.1}})
+    small = replace(done(3, 0, 0.4), memory_bytes=2**20, is_over=True)
+    state.apply({"kind": "result", **small.to_json()})
+    text = page(state)
+    assert "best: trial 3" in text and "(the least: 323 MiB), and are no candidates" in text
+
+
+def test_a_trial_is_whole_where_its_own_task_has_ended() -> None:
+    over = replace(done(3, 0, 0.7), step=6, is_over=True)
+    rows = page(state_of(*FOUND, over, done(1, 1, 0.9))).splitlines()
+    states = {row.split()[0]: row for row in rows[1:4]}
+    # One that was stopped by --max-steps has more to train.
+    assert " 100 steps " in states["1"] and " whole " in states["3"] and " stopped " in states["0"]
+
+
 def test_the_live_table_shows_the_best_first_and_what_runs() -> None:
-    state = state_of(*WHOLE)
+    state = state_of(*FOUND, done(3, 0, 0.7), replace(done(1, 1, 0.9), is_over=True))
     state.apply({"kind": "job", **Job(3, 1)._asdict()})
     lines = shown(searching.live_table(state, COLUMNS, 61.0)).splitlines()
     assert lines[0].startswith("4 of 4 trials, 1 running, 120 steps, about 1:01 left")
@@ -109,6 +142,19 @@ def test_lines_of_outcomes() -> None:
     assert line == "trial 1: accuracy 0.9 at step 100, lr=0.001"
     state.apply({"kind": "job", **Job(1, 1, 2)._asdict()})
     assert searching.outcome_line(state, Job(1, 1, 2)) == "trial 1, seed +2: to step 100, lr=0.001"
+    state.spec = replace(state.spec, is_own_length=True)
+    assert searching.outcome_line(state, Job(1, 1, 2)) == "trial 1, seed +2: to its end, lr=0.001"
+
+
+def test_a_default_that_is_none_is_a_dash() -> None:
+    state = state_of(*WHOLE)
+    state.trials[0].values = {"lr": 0.1, "clip": None}
+    state.spec = replace(state.spec, defaults=state.trials[0].values)
+    assert searching.parameters_text(state.trials[0].values) == "lr=0.1 clip=-"
+    page = page_of_search(SearchResult(state).to_json())
+    tables = [block for section in page.sections for block in section.blocks]
+    assert any("-" in row for table in tables for row in getattr(table, "rows", ()))
+    assert not any("None" in row for table in tables for row in getattr(table, "rows", ()))
 
 
 def test_columns_are_those_of_the_table_and_the_parameters() -> None:

@@ -33,7 +33,12 @@ def test_a_torn_tail_is_ignored_and_cut_off_before_the_next_line(tmp_path: Path)
 
 def test_a_line_that_is_no_json_in_the_middle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    for content, words in ((b'{"kind": "a"}\n{"ki\n{"kind": "b"}\n', "line 2"), (b"3\n", "line 1")):
+    for content, words in (
+        (b'{"kind": "job"}\n{"ki\n{"kind": "job"}\n', "line 2"),
+        (b"3\n", "line 1"),
+        (b'{"kind": "job"}\n{"kind": "note"}\n', "line 2 .* of the kind 'note'.*Expected: search"),
+        (b'{"kind": [1]}\n', "line 1 .* of the kind"),
+    ):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=words):
             Journal(path).open()

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap import cli
 from hotlap.errors import UsageError
-from hotlap.search.range_test import judge
+from hotlap.search.range_test import judge, name_of_rate, space_text
 
 RATES = [10 ** (-6 + 7 * n / 99) for n in range(100)]
 
@@ -75,23 +75,48 @@ def test_a_training_after_a_range_test_is_the_one_without_it() -> None:
     assert plain[1:] == again[1:]
 
 
-def test_groups_keep_the_ratio_of_their_rates() -> None:
-    seen: list[tuple[float, float]] = []
+def warm_up(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 20))
+
+
+@pytest.mark.parametrize("schedule", [None, warm_up], ids=["no schedule", "warm-up"])
+@pytest.mark.parametrize(
+    ("given", "shares"),
+    [
+        ((0.1, 0.01), (1, 0.1)),
+        ((0.0, 0.01), (0, 1)),
+        ((0.0, 0.0), (1, 1)),
+        ((torch.tensor(0.1), torch.tensor(0.01)), (1, 0.1)),
+    ],
+    ids=["ratio 10", "first frozen", "all zero", "tensors"],
+)
+def test_groups_have_the_rates_that_are_reported_and_keep_their_ratio(
+    given: tuple[Any, Any], shares: tuple[float, float], schedule: Any
+) -> None:
+    seen: list[list[float]] = []
+    made: list[torch.optim.Optimizer] = []
 
     def optimizer(model: Any) -> torch.optim.Optimizer:
-        groups = [
-            {"params": list(model[0].parameters()), "lr": 0.1},
-            {"params": list(model[3].parameters()), "lr": 0.01},
-        ]
-        made = torch.optim.SGD(groups)
-        made.register_step_pre_hook(
-            lambda o, *_: seen.append((o.param_groups[0]["lr"], o.param_groups[1]["lr"]))
+        parts = [list(model[0].parameters()), list(model[3].parameters())]
+        rates = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in given]
+        groups = [{"params": p, "lr": rate} for p, rate in zip(parts, rates, strict=True)]
+        made.append(torch.optim.SGD(groups, lr=rates[0]))
+        made[0].register_step_pre_hook(
+            lambda o, *_: seen.append([float(group["lr"]) for group in o.param_groups])
         )
-        return made
+        return made[0]
 
-    found = hotlap.find_learning_rate(task_of_one_model(optimizer=optimizer), steps=25)
-    assert [first for first, _ in seen] == pytest.approx(found.rates)
-    assert all(math.isclose(second, first / 10) for first, second in seen)
+    task = task_of_one_model(optimizer=optimizer, schedule=schedule)
+    found = hotlap.find_learning_rate(task, steps=25)
+    assert len(seen) == len(found.rates) >= 10
+    for rates, rate in zip(seen, found.rates, strict=True):
+        assert rates == pytest.approx([rate * share for share in shares], rel=1e-5)
+    # The warm-up begins at 0 again.
+    left = [float(group["lr"]) for group in made[0].param_groups]
+    assert left == pytest.approx([0.0, 0.0] if schedule else [float(rate) for rate in given])
+    assert [isinstance(group["lr"], torch.Tensor) for group in made[0].param_groups] == [
+        isinstance(rate, torch.Tensor) for rate in given
+    ]
 
 
 def curve(of: Callable[[float], float], noise: float = 0.02) -> list[float]:
@@ -127,6 +152,24 @@ def test_it_says_when_it_found_no_answer(losses: list[float], words: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"base_lr": 0.1, "lr": None, "epochs": 3}, "lr"),
+        ({"learning_rate": 1e-3, "epochs": 3}, "learning_rate"),
+        ({"base_lr": None, "lr_decay": 0.5, "lr_schedule": "cosine"}, "base_lr"),
+        ({"head_lr": 0.1, "body_lr": 0.01}, None),
+        ({"find_lr": True, "rate": 0.1}, None),
+        ({}, None),
+    ],
+)
+def test_the_space_names_the_parameter_that_is_the_rate(values: Any, name: str | None) -> None:
+    assert name_of_rate(values) == name
+    words = space_text({"range": [0.001, 0.1]}, name)
+    expected = f"--space '{name or 'NAME'}=loguniform(0.001,0.1)'"
+    assert words == expected if name else words.startswith(f"{expected}, where NAME is the param")
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"lowest": 0.0}, "lowest=0.0"),
@@ -153,8 +196,13 @@ def test_the_command_prints_a_rate_or_why_there_is_none(
     space = f"lr=loguniform({low:g},{high:g})"
     assert cli.main([*argv[:3], "--epochs", "12"]) == 0
     assert space in capsys.readouterr().out
-    # With a loss that does not depend on it, no rate is right.
+    # The parameter has the name that the recipe gives it.
     text = (tmp_path / "recipe.py").read_text()
+    renamed = text.replace("lr: Annotated", "peak_lr: Annotated").replace("lr=lr", "lr=peak_lr")
+    (tmp_path / "recipe.py").write_text(renamed)
+    assert cli.main([*argv[:3], "--epochs", "12"]) == 0
+    assert f"--space 'peak_{space}'" in capsys.readouterr().out
+    # With a loss that does not depend on it, no rate is right.
     text = text.replace("return loss(", "return torch.rand(()) + 0 * loss(")
     (tmp_path / "recipe.py").write_text(text)
     assert cli.main([*argv, "--epochs", "12"]) == 1

@@ -21,11 +21,12 @@ from hotlap.checkpoint.owner import is_alive
 from hotlap.engine.training_report import EpochDone
 from hotlap.host.facts import Host
 from hotlap.search import rung
-from hotlap.search.asking import Request, ask
+from hotlap.search.asking import Asked, Request, ask
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
-from hotlap.search.state import Job
+from hotlap.search.propose import propose
+from hotlap.search.state import Job, SearchState, TrialState
 from hotlap.search.study import JOURNAL, read_study
 
 RECIPE = Path(__file__).with_name("searched_recipe.py")
@@ -96,6 +97,10 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=uniform(0,1)", "--run-dir", "."], "does not hold a search"),
         (["--space", "lr=uniform(0,1)", "--page", "no/p.html"], "no/p.html"),
         (["--range-test", "--page", "p.html"], "--page p.html cannot be used with --range-test"),
+        (
+            ["--range-test", "--trials", "9", "--method=asha"],
+            "--trials, --method cannot be used with --range-test",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_starts(
@@ -305,6 +310,53 @@ def test_the_seconds_of_a_trial_are_those_of_all_its_processes(tmp_path: Path) -
         path.name: json.loads(path.read_text())["seconds"] for path in tmp_path.glob("measured-*")
     }
     assert found == {"measured-24.json": 30.0, "measured-32.json": 40.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "share_of", "steps"),
+    [
+        ((), 24, [2, 8, 24]),
+        (("--batch-size", "8"), 24, [4, 16, 48]),
+        # Two shares of two steps are the same step.
+        (("--batch-size", "64", "--epochs", "1"), 24, [1, 1, 2]),
+        # With --max-steps, every trial is compared after as many steps.
+        (("--batch-size", "8"), None, [2, 8, 24]),
+    ],
+)
+def test_a_trial_is_compared_after_shares_of_its_own_steps_and_trained_to_its_own_end(
+    words: tuple[str, ...], share_of: int | None, steps: list[int], here: Path
+) -> None:
+    order = Order("recipe.py", words, "0", 0, 0, ("loss",), {}, "cpu", 1, share_of=share_of)
+    found = [rung._Job(replace(order, until=until)).do() or {} for until in (2, 8, 24)]
+    assert [each["step"] for each in found] == steps
+    assert [each["is_over"] for each in found] == [False, False, share_of is not None]
+    assert {each["whole_steps"] for each in found} == {max(steps) * (1 if share_of else 2)}
+
+
+def test_no_configuration_of_a_small_space_is_trained_twice(here: Path) -> None:
+    def asked(method: str, *space: str, trials: int | None = None) -> Asked:
+        request = Request("recipe.py", method=method, space=space, trials=trials)
+        return ask(request, Host(cpu="x", cores=2))
+
+    # The recipe's own width is 8, its batch size 16.
+    small = ("width=choice(8,16,32)", "lr=choice(0.1,0.01)")
+    for method, trials in (("random", 7), ("asha", 7), ("grid", 7), ("tpe", 7)):
+        if method == "tpe":
+            pytest.importorskip("optuna")
+        found = asked(method, *small)
+        assert found.spec.trials == trials, method
+        assert ("the space has 7 configurations, so there are 7 trials" in found.notes) == (
+            method != "grid"
+        )
+        state = SearchState(found.spec)
+        for number in range(trials):
+            state.trials.append(TrialState(number, propose(found.space, state)))
+        assert len({json.dumps(trial.values) for trial in state.trials}) == trials
+    # The recipe's own configuration is a point of the grid.
+    assert asked("grid", "width=choice(8,16,32)", "lr=choice(0.0001,0.1)").spec.trials == 6
+    # What has more configurations than trials is left as it is.
+    assert asked("random", *small, trials=6).spec.trials == 6
+    assert asked("random", "lr=uniform(0.1,0.2)", trials=30).spec.trials == 30
 
 
 def test_what_could_not_be_noted_is_trained_again(

@@ -1,5 +1,7 @@
 """What is searched: annotations of a recipe, `--space`, and what is wrong with them."""
 
+import json
+from enum import Enum, IntFlag
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +13,23 @@ from hotlap.recipe import Recipe
 from hotlap.search.parameters import Space, read_space, words_of
 from hotlap.search.propose import grid
 from hotlap.search.space import Distribution, from_json
+
+
+class Act(str, Enum):  # noqa: UP042
+    """A command line gives names, so values may be anything."""
+
+    RELU = "ReLU"
+    LEAKY_RELU = "leaky"
+
+
+class Norm(Enum):
+    BATCH = 1
+    LAYER = 2
+
+
+class Bits(IntFlag):
+    ONE = 1
+
 
 SHARES = [n / 100 for n in range(100)]
 
@@ -54,6 +73,17 @@ def test_a_logarithmic_range_gives_each_decade_as_many_draws() -> None:
     assert sum(value < 1e-3 for value in drawn) in (33, 34)
 
 
+@pytest.mark.parametrize("kind", [hotlap.Uniform, hotlap.LogUniform])
+def test_a_narrow_range_is_not_rounded_to_its_ends(kind: Any) -> None:
+    drawn = {kind(0.9999, 0.99999).draw(share) for share in SHARES}
+    assert len(drawn) > 90 and all(0.9999 <= value <= 0.99999 for value in drawn)
+    assert len({kind(1e6, 1e6 + 1).draw(share) for share in SHARES}) > 90
+    # Elsewhere values stay short.
+    for low, high in ((0.9, 0.999), (1e-6, 1.0), (100.0, 300.0)):
+        drawn = [kind(low, high).draw(share) for share in SHARES[1:]]
+        assert all(value == float(f"{value:.4g}") for value in drawn)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -67,6 +97,7 @@ def test_a_logarithmic_range_gives_each_decade_as_many_draws() -> None:
         (lambda: hotlap.PowerOfTwo(16, 100), "100.*powers of two"),
         (lambda: hotlap.Choice(), "no values"),
         (lambda: hotlap.Choice([1], [2]), "list.*numbers, strings and bools"),  # pyright: ignore
+        (lambda: hotlap.Choice(Bits.ONE), "Bits.*an Enum that is no Flag"),
         (lambda: hotlap.Derived(lambda: 1), "without arguments"),
     ],
 )
@@ -157,6 +188,94 @@ def test_derived_parameters_know_what_they_follow_from() -> None:
         space_of(unknown)
     with pytest.raises(UsageError, match="a -> b -> a"):
         space_of(circle)
+
+
+def test_none_is_a_value_of_the_recipe_s_own() -> None:
+    def task(
+        *,
+        lr: Annotated[float, hotlap.Uniform(0, 1)] = 0.1,
+        clip: Annotated[float | None, hotlap.Uniform(0.1, 1)] = None,
+        decay: Annotated[float | None, hotlap.Derived(lambda lr: lr / 10)] = None,
+    ): ...
+
+    space = space_of(task)
+    assert space.defaults == {"lr": 0.1, "clip": None, "decay": None}
+    assert words_of(space.defaults or {}) == ["--lr", "0.1"]
+
+    def without(*, clip: Annotated[float | None, hotlap.Uniform(0.1, 1)], seed: int = 0): ...
+
+    # A parameter without a default has none of its own.
+    assert space_of(without).defaults is None
+
+
+def test_members_of_an_enum_are_their_names_on_the_command_line() -> None:
+    seen: list[Any] = []
+
+    def gain(act: Act, norm: Norm) -> float:
+        seen.append((act, norm))
+        return 1.0
+
+    def task(
+        *,
+        act: Annotated[Act, hotlap.Choice(Act.RELU, Act.LEAKY_RELU)] = Act.LEAKY_RELU,
+        norm: Annotated[Norm | None, hotlap.Choice(Norm.LAYER, Norm.BATCH)] = Norm.LAYER,
+        text: Annotated[str, hotlap.Choice(Act.RELU, "b")] = Act.LEAKY_RELU,
+        gain: Annotated[float, hotlap.Derived(gain)] = 1.0,
+        after: Annotated[Norm, hotlap.Derived(lambda norm: norm)] = Norm.BATCH,
+    ): ...
+
+    space = space_of(task)
+    grids = {name: each.grid(1) for name, each in space.distributions.items()}
+    assert grids["act"] == ("relu", "leaky-relu") and grids["norm"] == ("layer", "batch")
+    # What is no Enum in the recipe has the value.
+    assert grids["text"] == ("ReLU", "b")
+    own = {"act": "leaky-relu", "norm": "layer", "text": "leaky", "gain": 1.0, "after": "batch"}
+    assert space.defaults == own
+    assert json.loads(json.dumps(space.to_json()))["act"]["values"] == ["relu", "leaky-relu"]
+    # Derived functions have members, as task() has.
+    seen.clear()
+    values = space.complete({"act": "relu", "norm": "layer", "text": "b"})
+    assert seen == [(Act.RELU, Norm.LAYER)] and values["after"] == "layer"
+    read = Recipe(Path("recipe.py"), task).values(words_of(values))
+    assert (read["act"], read["norm"], read["after"]) == (Act.RELU, Norm.LAYER, Norm.LAYER)
+    given = space_of(task, given=("act=choice(LEAKY_RELU,relu)",))
+    assert given.distributions["act"].grid(1) == ("leaky-relu", "relu")
+    with pytest.raises(UsageError, match=r"is the Enum Act, but .*'ReLU6', which names no member"):
+        space_of(task, given=("act=choice(relu,ReLU6)",))
+    with pytest.raises(
+        UsageError, match=r"is the Enum Act, but .* Use Choice with some of relu, l"
+    ):
+        space_of(task, given=("act=intrange(0,1)",))
+
+
+def depths(of: Any) -> Any:
+    def task(
+        *,
+        depth: Annotated[int, hotlap.IntRange(1, 9)] = 1,
+        width: Annotated[int, hotlap.Derived(of)] = 4,
+    ): ...
+
+    return task
+
+
+def test_a_derived_value_need_not_be_there_at_the_middle() -> None:
+    space = space_of(depths(lambda depth: {1: 4, 2: 8, 9: 32}[depth]))
+    found = list(space.examples())
+    assert found and {values["depth"] for values in found} == {1, 2, 9}
+    assert found == list(space.examples())
+    # The middle is the first example where it has one.
+    assert next(space_of(depths(lambda depth: 2 * depth)).examples()) == {"depth": 5, "width": 10}
+    with pytest.raises(UsageError, match=r"\(width\) have no value for any .* KeyError: \d"):
+        space_of(depths(lambda depth: {}[depth]))
+    with pytest.raises(UsageError, match="`width` returned None"):
+        space_of(depths(lambda depth: None))
+
+
+def test_a_derived_value_that_the_recipe_does_not_take_is_refused_at_once() -> None:
+    # At the middle, 5, it is an integer.
+    with pytest.raises(UsageError, match=r"for depth=\d\. Use .*round.*--width \d+\.5 is not"):
+        space_of(depths(lambda depth: (depth - 1) * 1.5))
+    assert space_of(depths(lambda depth: depth * 2.0)).complete({"depth": 3})["width"] == 6.0
 
 
 def test_words_are_what_the_recipe_reads() -> None:

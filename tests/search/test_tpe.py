@@ -15,6 +15,7 @@ from hotlap.search.result import SearchResult
 from hotlap.search.spec import Objective, SearchSpec
 from hotlap.search.state import Job, Outcome, SearchState
 from hotlap.search.study import JOURNAL, Study, decision
+from hotlap.search.tpe import suggest
 
 pytest.importorskip("optuna", reason="needs optuna")
 
@@ -119,6 +120,16 @@ def test_it_learns_from_several_objectives(tmp_path: Path) -> None:
     assert decision(SearchState(spec), SPACE) == next(
         record for record in read(tmp_path / JOURNAL)[0] if record["kind"] == "job"
     )
+
+
+def test_it_proposes_beside_a_trial_that_has_none(tmp_path: Path) -> None:
+    space = replace(SPACE, others={**SPACE.others, "lr": 0.1, "drop": None})
+    spec = replace(SPEC, trials=3, defaults=space.defaults)
+    with Study(tmp_path, spec, space).opened() as study:
+        state = study.run(Workers(1))
+    assert state.trials[0].values["drop"] is None
+    # An error would be followed by a draw at random.
+    assert suggest(space.distributions, state).keys() == space.distributions.keys()
 
 
 def test_any_seed_is_taken(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hotlap.track.feeding import files_of
 from hotlap.track.recording import Recording, Request
 from hotlap.track.records import EVALUATION, STEP
 from hotlap.track.runs import read_run
-from hotlap.track.tracker import TRACKERS, check_trackers
+from hotlap.track.tracker import TRACKERS, TrackedRun, check_trackers
 from tests.engine.test_resume import task
 
 OWN = "tests.track.trackers"
@@ -41,7 +42,11 @@ def short(**options: Any) -> hotlap.Task:
 
 
 def calls(run_dir: Path) -> list[list[Any]]:
-    path = files_of(run_dir, f"{OWN}:Writes") / "calls.jsonl"
+    return calls_of(run_dir, "Writes")
+
+
+def calls_of(run_dir: Path, name: str) -> list[list[Any]]:
+    path = files_of(run_dir, f"{OWN}:{name}") / "calls.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -55,7 +60,7 @@ def record_with(name: str, folder: Path, resumed_step: int | None = None, begin:
         recording.add(STEP, step, 1, {"loss": loss})
     recording.add(EVALUATION, begin + 2, 1, {"accuracy": 0.75})
     recording.end("finished")
-    assert not notices
+    assert not notices, notices
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +130,19 @@ def test_a_tracker_that_is_slow_is_waited_for(
     assert not notices
     path = files_of(tmp_path, f"{OWN}:Slow") / "calls.jsonl"
     assert path.read_text().splitlines()[-1] == '["end", "finished"]'
+
+
+@pytest.mark.slow
+def test_a_tracker_that_begins_slowly_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_process, "_PATIENCE_S", 0.5)
+    record_with(f"{OWN}:BeginsSlowly", tmp_path)
+    assert calls_of(tmp_path, "BeginsSlowly")[-1] == ["end", "finished"]
+    # The negative control: one that is not given the time has not begun, and that is said.
+    monkeypatch.setattr(follower_process, "_BEGIN_S", 0.1)
+    with pytest.raises(AssertionError, match="BeginsSlowly did not begin; training is not"):
+        record_with(f"{OWN}:BeginsSlowly", tmp_path / "again")
 
 
 def test_a_tracker_hears_that_its_run_was_killed(tmp_path: Path) -> None:
@@ -250,6 +268,51 @@ def test_mlflow_gets_only_names_that_it_takes() -> None:
     assert names[:4] == ["step/loss", "acc_1", "acc_1_2", "group 0_ lr"]
     # Each has its own, and keeps it.
     assert names[4] == "acc_1" and len(set(names)) == 6 and max(map(len, names)) == 250
+
+
+RETRIES, TIMEOUT = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"
+
+
+@pytest.mark.parametrize("resumed_step", [None, 3])
+def test_only_mlflows_first_request_is_given_up_soon(
+    resumed_step: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    class Client:
+        def __getattr__(self, name: str) -> Any:
+            def ask(*given: Any, **named: Any) -> Any:
+                del given, named
+                asked.append((name, os.environ.get(RETRIES), os.environ.get(TIMEOUT)))
+                info = SimpleNamespace(run_id="1")
+                return SimpleNamespace(info=info, experiment_id="1")
+
+            return ask
+
+    monkeypatch.delenv(RETRIES, raising=False)
+    monkeypatch.setenv(TIMEOUT, "7")
+    adapter = object.__new__(mlflow.MLflow)
+    adapter._tracked = TrackedRun(tmp_path, tmp_path, "run", resumed_step)
+    adapter._client, adapter._names, adapter._id_file = Client(), {}, tmp_path / "id"
+    adapter._id_file.write_text("1")
+    adapter.begin({})
+    first, *others = asked
+    # The user's own are kept.
+    assert first[1:] == ("2", "7") and all(each[1:] == (None, "7") for each in others)
+    assert len(asked) == (2 if resumed_step is None else 1)
+
+
+@needs("mlflow")
+@pytest.mark.slow
+def test_a_server_of_mlflow_that_is_not_there_is_named_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(AssertionError) as raised:
+        record_with("mlflow", tmp_path)
+    said = str(raised.value)
+    assert "failed (MlflowException: API request to http://127.0.0.1:9/" in said
+    assert "Connection refused" in (tmp_path / "trackers/mlflow-log.txt").read_text()
 
 
 @needs("mlflow")

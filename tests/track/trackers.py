@@ -79,6 +79,14 @@ class Dies:
         del state
 
 
+class BeginsSlowly(Writes):
+    """Takes longer to begin than the run does to end."""
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        time.sleep(2)
+        super().begin(config)
+
+
 class Slow(Writes):
     """Takes longer for its records than the run does."""
 

@@ -62,16 +62,30 @@ def signed(
     Args:
         kind: one of `documents.KINDS`.
         data: the document.
-        host: the `Host` it was made on.
+        host: the `Host` it was made on, or what `made_on` said when it was.
         tokens: of the command line, after the command's name.
         command: the command's name.
         at: when it was measured; now if None.
     """
+    made = host if isinstance(host, Mapping) else made_on(host, at)
+    return {
+        "kind": kind,
+        **data,
+        "made": {"command": shlex.join(["hotlap", command, *tokens]), **made},
+    }
+
+
+def made_on(host: Any, at: str | None = None) -> dict[str, Any]:
+    """Return what a document says of its making: time, versions and machine.
+
+    Args:
+        host: the `Host` it is made on.
+        at: when; now if None.
+    """
     import hotlap
 
     gpus = [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in host.gpus]
-    made = {
-        "command": shlex.join(["hotlap", command, *tokens]),
+    return {
         "time": time.strftime("%Y-%m-%d at %H:%M %z") if at is None else at,
         "hotlap": hotlap.__version__,
         "torch": host.torch,
@@ -88,7 +102,6 @@ def signed(
             "busy_cores": host.busy_cores,
         },
     }
-    return {"kind": kind, **data, "made": made}
 
 
 def write_page(page: str | None, data: Mapping[str, Any]) -> None:

@@ -10,12 +10,13 @@ from cyclopts import Parameter
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.page import check_page, write_page
+from hotlap.cli.report import document_at
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.report import jsonout
 from hotlap.report import runs as pages
 from hotlap.report.terminal import page_console
 from hotlap.track.comparing import compare_runs, summary_of
-from hotlap.track.runs import find_runs, read_run
+from hotlap.track.runs import find_runs, read_given
 
 _COMPARE, _OPEN = "compare", "open"
 _LONGEST = 60
@@ -27,7 +28,7 @@ def runs(
         str,
         Parameter(
             help="A folder of runs, `.` if none; or `compare` and the folders of two; or `open` "
-            "and that of one, or of two."
+            "and that of one, of two, or of a search."
         ),
     ],
     page: Annotated[
@@ -46,8 +47,9 @@ def runs(
     A run is what `hotlap train --run-dir` and `hotlap run --run-dir` leave in their folder; it may
     also keep what `hotlap diagnose`, `tune` and `verify` found out with the same --run-dir.
     `compare A B` shows what differs in task, plan, host, versions and code, and the last values
-    side by side. `open A` writes the page of a run, `open A B` that of two compared, prints its
-    path, and opens it in the browser. A folder that is called `compare` is listed by `./compare`.
+    side by side. `open A` writes the page of a run, or of a search, `open A B` that of two runs
+    compared, prints its path, and opens it in the browser. A folder that is called `compare` is
+    listed by `./compare`.
     """
     if what[:1] == (_OPEN,):
         return _open(what[1:], page, no_browser=no_browser, as_json=as_json)
@@ -92,7 +94,7 @@ def _compare(folders: tuple[str, ...], *, as_json: bool) -> int:
             f"compare was given {len(folders)} folders. Expected: those of two runs, as in "
             "`hotlap runs compare runs/1 runs/2`."
         )
-    compared = compare_runs(*map(read_run, folders))
+    compared = compare_runs(*map(read_given, folders))
     if as_json:
         jsonout.write(compared.to_json())
     else:
@@ -103,7 +105,6 @@ def _compare(folders: tuple[str, ...], *, as_json: bool) -> int:
 def _open(folders: tuple[str, ...], page: str | None, *, no_browser: bool, as_json: bool) -> int:
     """Write the page of one run or of two, and open it."""
     from hotlap.report.browser import open_in_browser
-    from hotlap.report.page.sources import document_of
 
     if len(folders) not in (1, 2):
         raise UsageError(
@@ -116,7 +117,7 @@ def _open(folders: tuple[str, ...], page: str | None, *, no_browser: bool, as_js
                 f"'{folder}' is a file. Expected: the folder of a run; `hotlap report {folder}` "
                 "makes the page of a stored result."
             )
-    document = document_of(*map(Path, folders))
+    document = document_at(*map(Path, folders))
     check_page(page)
     names = "-".join(Path(each).resolve().name for each in folders)
     to = _temporary(names) if page is None else page

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,12 +11,14 @@ from cyclopts import Parameter
 from hotlap.cli import train
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.page import PageFile, check_page, signed, write_page
+from hotlap.cli.page import PageFile, check_page, made_on, signed, write_page
 from hotlap.cli.parser import app_of, options_of
-from hotlap.cli.script import recipe_of, task_of
+from hotlap.cli.script import recipe_of, task_and_values_of
 from hotlap.cli.starting import say
-from hotlap.cli.target import Target
+from hotlap.cli.target import Target, split
 from hotlap.errors import UsageError
+
+_OF_RANGE_TEST = ("--range-test", "--plan", "--device", "--json")
 
 
 def search(
@@ -117,7 +120,6 @@ def search(
     from hotlap.search.executors import check_device, executor_of, threads_of
     from hotlap.search.folder import delete, folder_of
     from hotlap.search.result import SearchResult
-    from hotlap.search.study import Study
     from hotlap.tuning.fitting import memory_given
 
     path = recipe_of(target)
@@ -156,19 +158,28 @@ def search(
         executor = executor_of(engine, workers, address, resources)
         if again:
             delete(folder)
-        study = Study(folder, asked.spec, asked.space)
+        study = _study(folder, asked, host, plan)
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
     reserved = frozenset(options_of(app_of(train.COMMAND)))
-    result = SearchResult(state, reserved, _options_of_trials(asked.spec, plan))
+    result = SearchResult(state, reserved, _options_of_trials(study.spec, plan))
     found = {**result.to_json(), "run_dir": str(folder)}
-    document = signed("search", found, host, target.typed, "search")
+    document = signed("search", found, study.origin.made, target.typed, "search")
     if json:
         jsonout.write(document)
     else:
         text.page(result, shown, page_console(), folder)
     write_page(page, document)
     return 0 if result.best is not None else 1
+
+
+def _study(folder: Path, asked: Any, host: Any, plan: str) -> Any:
+    """Return the search of a folder, not opened yet; `asked` was made in this process."""
+    from hotlap.search.origin import Origin
+    from hotlap.search.study import Study
+
+    origin = Origin.of(asked.spec.recipe, made_on(host))
+    return Study(folder, asked.spec, asked.space, origin, plan_is_given=plan != "auto")
 
 
 def _options_of_trials(spec: Any, plan: str) -> tuple[str, ...]:
@@ -186,18 +197,19 @@ def _range_test(target: Target, plan: str, device: str | None, page: str | None,
             f"--page {page} cannot be used with --range-test, which has no page. Remove one of "
             "them."
         )
+    _refuse_options_of_searches(target)
     from hotlap.attach.plan_choice import choose
     from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
-    from hotlap.search.range_test import find_learning_rate, space_text
+    from hotlap.search.range_test import find_learning_rate, name_of_rate, space_text
 
     host = Host.detect()
     run = RecipeRun(path=recipe_of(target), args=target.args, device=device)
     chosen = choose(run, plan, cpu=host.cpu, torch=host.torch or "", by_hand=True)
     say(chosen.line)
-    with task_of(target) as task:
+    with task_and_values_of(target) as (task, values):
         found = find_learning_rate(task, chosen.plan, device=device)
     if json:
         jsonout.write(found.to_json())
@@ -206,9 +218,21 @@ def _range_test(target: Target, plan: str, device: str | None, page: str | None,
     else:
         page_console().print(
             f"A learning rate to begin with: {found.rate:g} ({found.reason}).\n"
-            f"To search around it: --space '{space_text(found.to_json())}'"
+            f"To search around it: {space_text(found.to_json(), name_of_rate(values))}"
         )
     return 0 if found.rate is not None else 1
+
+
+def _refuse_options_of_searches(target: Target) -> None:
+    """Refuse options that a range test would not use."""
+    given, _ = split(target.typed, options_of(app_of(COMMAND)))
+    names = dict.fromkeys(word.partition("=")[0] for word in given)
+    unused = [name for name in names if name not in _OF_RANGE_TEST]
+    if unused:
+        raise UsageError(
+            f"{', '.join(unused)} cannot be used with --range-test, which searches nothing. Remove "
+            f"{'it' if len(unused) == 1 else 'them'}, or --range-test."
+        )
 
 
 @contextmanager
@@ -219,6 +243,8 @@ def _shown(study: Any, columns: tuple[str, ...]) -> Iterator[Any]:
     from hotlap.report import searching as text
     from hotlap.report.terminal import progress_console
 
+    for line in study.notes:
+        say(line)
     remaining = text.Remaining(study.state)
     console = progress_console()
     try:

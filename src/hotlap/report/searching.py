@@ -1,7 +1,7 @@
 """What `hotlap search` shows: a table while it runs, and what it found."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hotlap.errors import UnknownName, unknown_name
 from hotlap.report.printable import printable
+from hotlap.report.too_large import held_text, none_fits_text
 
 COLUMNS = ("trial", "state", "step", "value", "seconds", "memory", "parameters", "seeds")
 DEFAULT_COLUMNS = ("trial", "state", "step", "value", "parameters")
@@ -36,7 +37,9 @@ def columns_given(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def value_text(value: Any) -> str:
-    """Return a value in few characters."""
+    """Return a value in few characters; None is one that there is not."""
+    if value is None:
+        return "-"
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
@@ -51,13 +54,23 @@ def outcome_line(state: Any, job: Any) -> str:
     outcome = trial.repeats.get(job.repeat) if job.repeat else trial.outcomes.get(job.rung)
     what = f"trial {job.trial}" + (f", seed +{job.repeat}" if job.repeat else "")
     if outcome is None:
-        return f"{what}: to step {state.spec.rungs[job.rung]:,}, {parameters_text(trial.values)}"
+        return f"{what}: to {_end_of(state.spec, job.rung)}, {parameters_text(trial.values)}"
     if outcome.value is None:
         return f"{what}: {outcome.state}: {printable(outcome.error)}"
     names = [each.name for each in state.spec.objectives]
     values = zip(names, state.values_of(outcome) or (), strict=False)
     shown = ", ".join(f"{printable(name)} {value_text(value)}" for name, value in values)
+    if state.is_too_large(outcome):
+        shown += f", too large with {_memory_text(outcome)},"
     return f"{what}: {shown} at step {outcome.step:,}, {parameters_text(trial.values)}"
+
+
+def _end_of(spec: Any, rung: int) -> str:
+    """Return in words where a trial is compared."""
+    if not spec.is_own_length:
+        return f"step {spec.rungs[rung]:,}"
+    share = spec.rungs[rung] / spec.rungs[-1]
+    return "its end" if share == 1 else f"{100 * share:.0f} % of its steps"
 
 
 class Remaining:
@@ -134,11 +147,7 @@ def _cell(state: Any, trial: Any, column: str, running: set[int]) -> str:
     if column == "parameters":
         return parameters_text(trial.values)
     if column == "state":
-        at_end = last is not None and last.step >= state.spec.rungs[-1]
-        ended = "" if last is None else ("whole" if at_end or last.is_over else "stopped")
-        if trial.number in running:
-            return "running"
-        return "too large" if last is not None and state.is_too_large(last) else ended
+        return "running" if trial.number in running else _end_text(state, last)
     if column == "seeds":
         return " ".join(value_text(o.value) for _, o in sorted(trial.repeats.items()))
     if last is None:
@@ -147,9 +156,26 @@ def _cell(state: Any, trial: Any, column: str, running: set[int]) -> str:
         "step": f"{last.step:,}",
         "value": " / ".join(map(value_text, state.values_of(last) or ())),
         "seconds": f"{last.seconds:.1f}",
-        "memory": f"{last.memory_bytes / 2**20:,.0f} MiB",
+        "memory": _memory_text(last),
     }
     return shown[column]
+
+
+def _end_text(state: Any, last: Any) -> str:
+    """Return in words how far a trial came; empty if it has no outcome."""
+    if last is None:
+        return ""
+    if state.is_too_large(last):
+        return "too large"
+    if last.is_over:
+        return "whole"
+    # With --max-steps a trial may end before its own task does.
+    at_end = last.job.rung == len(state.spec.rungs) - 1
+    return f"{last.step:,} steps" if at_end else "stopped"
+
+
+def _memory_text(outcome: Any) -> str:
+    return f"{outcome.memory_bytes / 2**20:,.0f} MiB"
 
 
 def _duration(seconds: float) -> str:
@@ -161,18 +187,22 @@ def _duration(seconds: float) -> str:
 def page(result: Any, columns: Sequence[str], console: Console, folder: Any) -> None:
     """Print what a search found, which is kept in a folder."""
     state, best = result.state, result.best
+    table = _table(state, columns)
+    if table.row_count:
+        console.print(table)
+        console.print()
     if best is None:
-        console.print("No trial was trained to the end, so there is no best configuration.")
+        console.print(_without_best(result))
         _print_failures(result, console, folder)
         return
-    console.print(_table(state, columns))
-    console.print()
     share = 100 * state.steps / max(1, result.full_steps)
     console.print(
         f"{state.steps:,} steps, {share:.0f} % of those of the same trials without stopping; "
         f"{result.stopped_early} of {len(state.trials)} trials were stopped early"
         + (f"; {result.repeat_steps:,} more steps for other seeds" if result.repeat_steps else "")
     )
+    if result.too_large:
+        console.print(f"{_held(held_text, result)}, and are no candidates")
     _print_failures(result, console, folder)
     name = state.spec.objective.name
     seeds = result.values_of(best)
@@ -187,6 +217,19 @@ def page(result: Any, columns: Sequence[str], console: Console, folder: Any) -> 
         return
     console.print("\nTo train it:")
     console.print(f"  {printable(result.command(best))}", soft_wrap=True)
+
+
+def _without_best(result: Any) -> str:
+    """Return why there is no best configuration."""
+    if result.too_large:
+        return _held(none_fits_text, result)
+    return "No trial was trained to the end, so there is no best configuration."
+
+
+def _held(text: Callable[[Sequence[int], int, int], str], result: Any) -> str:
+    """Return a text on the trials that held too much memory."""
+    held = [trial.last.memory_bytes for trial in result.too_large]
+    return text(held, result.state.spec.memory_bytes, len(result.state.trials))
 
 
 def _print_front(result: Any, console: Console) -> None:

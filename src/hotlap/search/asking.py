@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,8 @@ from hotlap.lab.subject import RecipeRun
 from hotlap.plan import Plan
 from hotlap.recipe import Recipe, as_command_line, load
 from hotlap.search.parameters import Space, read_space, words_of
-from hotlap.search.propose import grid
+from hotlap.search.propose import configurations, grid_points
 from hotlap.search.result import LEAST_SEEDS
-from hotlap.search.space import Value
 from hotlap.search.spec import (
     STOPS_EARLY,
     Objective,
@@ -81,8 +80,9 @@ def ask(request: Request, host: Host) -> Asked:
         recipe = load(request.recipe)
         space = read_space(recipe, request.args, request.space)
         task = recipe.task([*request.args, *_first_words(space)])
-    trials = _trials(request, space)
-    notes = [note for each in objectives for note in _check_objective(each, task)]
+    trials, few = _trials(request, space)
+    notes = [*few]
+    notes += [note for each in objectives for note in _check_objective(each, task)]
     if request.schedule == "rung" and task.schedule is None:
         notes.append("the task has no schedule, so --schedule rung changes nothing")
     plan, line = _plan(request, host)
@@ -92,6 +92,7 @@ def ask(request: Request, host: Host) -> Asked:
         space=space.to_json(),
         defaults=space.defaults,
         rungs=rungs_of(request.method, _max_steps(request, task), request.grace, request.reduction),
+        is_own_length=request.max_steps is None,
         method=request.method,
         trials=trials,
         reduction=request.reduction,
@@ -147,29 +148,22 @@ def _first_words(space: Space) -> Sequence[str]:
     """Return what the recipe needs to make a task, where it has no defaults."""
     if space.defaults is not None:
         return ()
-    middle = {name: each.draw(0.5) for name, each in space.distributions.items()}
-    return words_of(space.complete(middle))
+    return words_of(next(space.examples()))
 
 
-def _trials(request: Request, space: Space) -> int:
-    """Return the number of trials; all points of a grid, unless fewer were asked for."""
-    if request.method != "grid":
-        return _TRIALS if request.trials is None else request.trials
-    points = grid(space.distributions, request.points)
-    for point in points:
-        _check_point(space, point)
-    count = len(points) + (space.defaults is not None)
-    return count if request.trials is None else min(request.trials, count)
-
-
-def _check_point(space: Space, point: Mapping[str, Value]) -> None:
-    try:
-        space.complete(point)
-    except Exception as error:
-        raise UsageError(
-            f"the Derived parameters have no value for the grid's point {dict(point)}: {error}. "
-            "Use Derived functions that accept it, or --method random, which draws again."
-        ) from error
+def _trials(request: Request, space: Space) -> tuple[int, list[str]]:
+    """Return the number of trials, and what to say where these are fewer than were wanted."""
+    wanted, own = request.trials, int(space.defaults is not None)
+    if request.method == "grid":
+        count = len(grid_points(space, request.points)) + own
+        return (count if wanted is None else min(wanted, count)), []
+    wanted = _TRIALS if wanted is None else wanted
+    # No configuration is trained twice.
+    found = configurations(space, wanted)
+    count = sum(values != space.defaults for values in found or ()) + own
+    if not found or count >= wanted:
+        return wanted, []
+    return count, [f"the space has {count} configurations, so there are {count} trials"]
 
 
 def _max_steps(request: Request, task: Any) -> int:

@@ -35,7 +35,7 @@ class Order:
     folder: str
     """Of the trial: its checkpoints, its measures, its log."""
     until: int
-    """Optimizer steps of the trial at the rung."""
+    """Optimizer steps of the trial at the rung, see `share_of`."""
     repeat: int
     """Added to the task's seed."""
     objectives: tuple[str, ...]
@@ -46,6 +46,8 @@ class Order:
     """Number of the worker, from 0."""
     whole: int | None = None
     """Steps of the whole trial, if its schedule is to end at `until`; None for the task's own."""
+    share_of: int | None = None
+    """If given, the trial is trained for the share `until / share_of` of its own task's steps."""
     cwd: str | None = None
     """Working folder of the process; that of its parent if None."""
 
@@ -83,6 +85,7 @@ def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: 
         threads=spec.threads,
         slot=slot,
         whole=spec.rungs[-1] if spec.schedule == "rung" else None,
+        share_of=spec.rungs[-1] if spec.is_own_length else None,
     )
 
 
@@ -115,6 +118,17 @@ def read_outcome(order: Order, job: Job) -> Outcome | None:
     if data["state"] == "storage":
         raise full_disk(data["error"])
     return Outcome(job, **data)
+
+
+def asks_in_vain(folder: Path) -> bool:
+    """True if a trial has found that the search asks for what the recipe does not give."""
+    path = folder / _OUTCOME
+    return path.exists() and json.loads(path.read_text())["state"] == "usage"
+
+
+def is_saved(folder: Path) -> bool:
+    """True if a trial has a checkpoint."""
+    return any((folder / "ckpt").glob("step-*"))
 
 
 def full_disk(said: str) -> StorageError:

@@ -12,6 +12,9 @@ from typing import Any
 
 from hotlap.errors import StorageError, UsageError
 
+_KINDS = ("search", "job", "lease", "result")
+"""Of lines: decisions follow from all lines, so none that is not known is left out."""
+
 
 class Journal:
     """The journal of one search.
@@ -32,9 +35,15 @@ class Journal:
         """
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         records, whole = read(self.path)
-        os.ftruncate(self._descriptor, whole)
+        if os.fstat(self._descriptor).st_size > whole:
+            os.ftruncate(self._descriptor, whole)
         os.lseek(self._descriptor, 0, os.SEEK_END)
         return records
+
+    def clear(self) -> None:
+        """Delete all lines."""
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, 0)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line, and return once it is durable.
@@ -88,6 +97,14 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
                 f"line {number} of '{path}' is not a record of a search, so the search cannot be "
                 "continued. Choose another folder with --run-dir, or use --again to delete this "
                 "search and begin again."
+            )
+        if record["kind"] not in _KINDS:
+            raise UsageError(
+                f"line {number} of '{path}' is of the kind {record['kind']!r}, which this version "
+                f"of hotlap does not know, so the search cannot be continued. Expected: "
+                f"{', '.join(_KINDS)}. Update hotlap if a newer one wrote it; otherwise choose "
+                "another folder with --run-dir, or use --again to delete this search and begin "
+                "again."
             )
         records.append(record)
     return records, whole

@@ -2,17 +2,26 @@
 
 import ast
 import inspect
+import itertools
+import logging
 import math
+import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from hotlap.errors import UnknownName, UsageError, unknown_name
 from hotlap.recipe import Recipe
+from hotlap.search.members import as_recipe_has_it, enum_of, members_of, plain
 from hotlap.search.space import KINDS, Choice, Derived, Distribution, Value
 
+log = logging.getLogger("hotlap")
+
+_DRAWS, _EXAMPLES_TRIED = 100, 20
+"""Draws in which derived parameters must have a value, and how many of these the recipe reads."""
 _SPACE = re.compile(r"(?P<name>[\w-]+)=(?P<kind>\w+)\((?P<values>.*)\)", re.DOTALL)
 _EXAMPLES = (
     "`lr: Annotated[float, hotlap.LogUniform(1e-4, 1e-1)] = 1e-3` in the recipe, or "
@@ -28,6 +37,8 @@ class Space:
     derived: Mapping[str, Derived]
     others: Mapping[str, Any]
     """Name -> value of all of the recipe's parameters, as given or by default."""
+    enums: Mapping[str, type[Enum]] = field(default_factory=dict[str, type[Enum]])
+    """Of what is searched, the parameters that are an Enum: their values are words for members."""
 
     @cached_property
     def _order(self) -> tuple[str, ...]:
@@ -61,7 +72,9 @@ class Space:
         for name in self._order:
             source = self.derived[name]
             known = {**self.others, **values}
-            value = source.function(**{each: known[each] for each in source.needs})
+            # The function has members of an Enum, as task() has; a command line has their names.
+            needed = {n: as_recipe_has_it(known[n], self.enums.get(n)) for n in source.needs}
+            value = plain(source.function(**needed), self.enums.get(name))
             if not _can_be_given(value):
                 raise UsageError(
                     f"Derived parameter `{name}` returned {value!r} ({type(value).__name__}). "
@@ -71,13 +84,47 @@ class Space:
             values[name] = value
         return values
 
+    def examples(self) -> Iterator[dict[str, Value]]:
+        """Give the values at the middle of the ranges, then drawn ones, the same each time.
+
+        Values for which a derived parameter has none are left out, as a search draws again.
+
+        Raises:
+            UsageError: a derived parameter has no value for any of them.
+        """
+        problem: Exception | None = None
+        drawn: dict[str, Value] = {}
+        has_any = False
+        for number in range(_DRAWS):
+            shares = {n: random.Random(f"{number} {n}").random() for n in self.distributions}
+            drawn = {
+                name: each.draw(shares[name] if number else 0.5)
+                for name, each in self.distributions.items()
+            }
+            try:
+                values = self.complete(drawn)
+            except Exception as error:
+                log.info("no derived value for %s: %s", drawn, error)
+                problem = error
+                continue
+            has_any = True
+            yield values
+        if not has_any:
+            raise UsageError(
+                f"the Derived parameters ({', '.join(self.derived)}) have no value for any of "
+                f"{_DRAWS} configurations that were drawn, such as {drawn}: "
+                f"{type(problem).__name__}: {problem}. Use Derived functions that accept all "
+                "values of the ranges, or narrower ranges in task()."
+            ) from problem
+
     @property
-    def defaults(self) -> dict[str, Value] | None:
-        """The recipe's own values of what is searched; None if one has none that can be given."""
+    def defaults(self) -> dict[str, Value | None] | None:
+        """The recipe's own values of what is searched; None if one has none that can be written
+        down. A default that is None is one."""
         names = [*self.distributions, *self.derived]
-        if not all(_can_be_given(self.others.get(name)) for name in names):
-            return None
-        return {name: self.others[name] for name in names}
+        own = {n: plain(self.others[n], self.enums.get(n)) for n in names if n in self.others}
+        is_known = all(value is None or _can_be_given(value) for value in own.values())
+        return own if is_known and len(own) == len(names) else None
 
     def to_json(self) -> dict[str, Any]:
         """Return what is searched as plain data."""
@@ -92,11 +139,16 @@ def _can_be_given(value: Any) -> bool:
     return isinstance(value, Value) and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def words_of(values: Mapping[str, Value]) -> list[str]:
-    """Return values as a recipe's command line gives them: `--lr 0.001 --no-augment`."""
+def words_of(values: Mapping[str, Value | None]) -> list[str]:
+    """Return values as a recipe's command line gives them: `--lr 0.001 --no-augment`.
+
+    None is a default of the recipe, for which there is no word.
+    """
     words: list[str] = []
     for name, value in values.items():
         option = name.replace("_", "-")
+        if value is None:
+            continue
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         elif str(value).startswith("-") or not str(value):
@@ -140,13 +192,17 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
             )
         found.pop(name, None)
     found |= overridden
+    types = {name: _type_of(recipe, name, hints.get(name)) for name in found}
+    enums = {name: enum for name, each in types.items() if (enum := enum_of(each)) is not None}
     for name, space in found.items():
-        _check_type(recipe, name, hints.get(name), space, names)
+        if isinstance(space, Choice):
+            found[name] = Choice(*(plain(value, enums.get(name)) for value in space.values))
+        _check_type(recipe, name, types[name], found[name], names)
     distributions = {n: space for n, space in found.items() if isinstance(space, Distribution)}
     derived = {n: space for n, space in found.items() if isinstance(space, Derived)}
     if not distributions:
         raise UsageError(_nothing(recipe, names, fixed))
-    made = Space(distributions, derived, others)
+    made = Space(distributions, derived, others, enums)
     needed = {n for each in derived.values() for n in each.needs}
     missing = sorted(n for n in needed if n not in found and n not in others)
     if missing:
@@ -155,8 +211,24 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
             f"which has no value. Pass --{missing[0].replace('_', '-')} VALUE, or give "
             f"`{missing[0]}` a default in task()."
         )
-    made.complete({n: each.draw(0.5) for n, each in distributions.items()})
+    if derived:
+        _check_derived(recipe, arguments, made)
     return made
+
+
+def _check_derived(recipe: Recipe, arguments: Sequence[str], made: Space) -> None:
+    """Refuse derived values that the recipe does not take, before a trial of each one fails."""
+    for values in itertools.islice(made.examples(), _EXAMPLES_TRIED):
+        words = words_of({name: values[name] for name in made.derived})
+        try:
+            recipe.given_values([*arguments, *words])
+        except UsageError as error:
+            drawn = ", ".join(f"{name}={values[name]!r}" for name in made.distributions)
+            raise UsageError(
+                f"the recipe does not take the value of a Derived parameter for {drawn}. Use a "
+                "Derived function that returns a value of the parameter's type, as in "
+                f"Derived(lambda width: round(1.5 * width)) for an int. {error}"
+            ) from error
 
 
 def _nothing(recipe: Recipe, names: Sequence[str], fixed: Sequence[str]) -> str:
@@ -218,10 +290,33 @@ def _literal(text: str) -> Any:
         return text
 
 
+def _type_of(recipe: Recipe, name: str, hint: Any) -> Any:
+    """Return a parameter's type without what it is annotated with; by default that of the default.
+
+    None if it has neither.
+    """
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if inner is None:
+        default = inspect.signature(recipe.function).parameters[name].default
+        inner = type(default) if default is not inspect.Parameter.empty else None
+    return inner
+
+
+def _check_enum(recipe: Recipe, name: str, inner: Any, space: Distribution) -> None:
+    enum = enum_of(inner)
+    strange = [v for v in space.grid(2) if enum is not None and v not in members_of(enum)]
+    if enum is not None and strange:
+        raise UsageError(
+            f"parameter `{name}` of '{recipe.path}' is the Enum {enum.__name__}, but {space} gives "
+            f"{strange[0]!r}, which names no member. Use Choice with some of "
+            f"{', '.join(members_of(enum))}."
+        )
+
+
 def _check_type(
-    recipe: Recipe, name: str, hint: Any, space: Distribution | Derived, names: Sequence[str]
+    recipe: Recipe, name: str, inner: Any, space: Distribution | Derived, names: Sequence[str]
 ) -> None:
-    """Refuse a space whose values the parameter does not take."""
+    """Refuse a space whose values a parameter of the type `inner` does not take."""
     if isinstance(space, Derived):
         for needed in space.needs:
             if needed not in names:
@@ -233,10 +328,7 @@ def _check_type(
                     )
                 )
         return
-    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if inner is None:
-        default = inspect.signature(recipe.function).parameters[name].default
-        inner = type(default) if default is not inspect.Parameter.empty else None
+    _check_enum(recipe, name, inner, space)
     if inner is int and space.kind in ("uniform", "loguniform"):
         raise UsageError(
             f"parameter `{name}` of '{recipe.path}' is an int, but {space} gives fractions. Use "

@@ -2,22 +2,25 @@
 
 import itertools
 import logging
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
 
 from hotlap.errors import UsageError
 from hotlap.search.parameters import Space
-from hotlap.search.space import Distribution, Value, from_json
+from hotlap.search.space import Distribution, IntRange, LogUniform, Uniform, Value, from_json
 from hotlap.search.state import SearchState
 
 log = logging.getLogger("hotlap")
 
 _ATTEMPTS = 100
-"""Draws until one is new; a space with few values has been tried then."""
+"""Draws until one is new."""
+_FEW = 4096
+"""Configurations of a space in which those that were not tried are looked for one by one."""
 
 
-def propose(space: Space, state: SearchState) -> dict[str, Value]:
+def propose(space: Space, state: SearchState) -> Mapping[str, Value | None]:
     """Return the values of the next trial, derived ones included.
 
     Trial 0 is the recipe's own configuration, where all of its parameters have defaults.
@@ -27,16 +30,22 @@ def propose(space: Space, state: SearchState) -> dict[str, Value]:
     if number == 0 and spec.defaults is not None:
         return dict(spec.defaults)
     if spec.method == "grid":
-        points = grid(space.distributions, spec.points)
-        return space.complete(points[number - (spec.defaults is not None)])
+        return grid_points(space, spec.points)[number - (spec.defaults is not None)]
     if spec.method == "tpe":
         from hotlap.search.tpe import suggest
 
         try:
-            return space.complete(suggest(space.distributions, state))
+            found = space.complete(suggest(space.distributions, state))
+            if not _is_tried(found, state):
+                return found
+            log.info("trial %d is drawn at random instead: %s was tried before", number, found)
         except Exception as error:
             log.info("trial %d is drawn at random instead: %s", number, error)
     return draw(space, state)
+
+
+def _is_tried(values: Mapping[str, Value], state: SearchState) -> bool:
+    return any(trial.values == values for trial in state.trials)
 
 
 def draw(space: Space, state: SearchState) -> dict[str, Value]:
@@ -49,7 +58,6 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
         UsageError: a derived parameter has no value for any that was drawn.
     """
     number, distributions = len(state.trials), space.distributions
-    tried = [{name: trial.values[name] for name in distributions} for trial in state.trials]
     drawn: dict[str, Value] = {}
     found: dict[str, Value] | None = None
     problem: Exception | None = None
@@ -65,14 +73,61 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
             log.info("trial %d is drawn again, no derived value for %s: %s", number, drawn, error)
             problem = error
             continue
-        if drawn not in tried:
-            break
+        if not _is_tried(found, state):
+            return found
     if found is None:
         raise UsageError(
             f"the Derived parameters have no value for any of {_ATTEMPTS} configurations that were "
             f"drawn, such as {drawn}: {problem}. Use Derived functions that accept all values of "
             "the ranges, or narrower ranges in task()."
         ) from problem
+    left = [each for each in configurations(space, _FEW) or () if not _is_tried(each, state)]
+    return random.Random(f"{state.spec.seed} {number}").choice(left) if left else found
+
+
+def configurations(space: Space, at_most: int) -> list[dict[str, Value]] | None:
+    """Return all values that a trial can have, derived ones included; None if these are more.
+
+    Points for which a derived parameter has no value are left out.
+    """
+    if math.prod(map(_count, space.distributions.values())) > at_most:
+        return None
+    found: list[dict[str, Value]] = []
+    for point in grid(space.distributions, at_most):
+        try:
+            values = space.complete(point)
+        except Exception as error:
+            log.info("%s is skipped, it has no derived value: %s", point, error)
+            continue
+        if values not in found:
+            found.append(values)
+    return found
+
+
+def _count(each: Distribution) -> float:
+    """Return how many values a distribution has."""
+    if isinstance(each, Uniform | LogUniform):
+        return math.inf
+    return each.high - each.low + 1 if isinstance(each, IntRange) else len(each.grid(1))
+
+
+def grid_points(space: Space, points: int) -> list[dict[str, Value]]:
+    """Return the values of a grid's trials, without those that are the recipe's own.
+
+    Raises:
+        UsageError: the grid is empty, or a derived parameter has no value at one of its points.
+    """
+    found = []
+    for point in grid(space.distributions, points):
+        try:
+            values = space.complete(point)
+        except Exception as error:
+            raise UsageError(
+                f"the Derived parameters have no value for the grid's point {point}: {error}. Use "
+                "Derived functions that accept it, or --method random, which draws again."
+            ) from error
+        if values != space.defaults:
+            found.append(values)
     return found
 
 

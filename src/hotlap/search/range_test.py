@@ -5,6 +5,7 @@ which the loss still falls is found in one short run, which is then undone.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from hotlap.techniques import EXACT_PLAN
 
 LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 100
 _LEAST_STEPS = 20
+_RATE = re.compile(r"(?:^|_)(?:lr|learning_?rate)$", re.IGNORECASE)
+"""Ends the name of a learning rate: `base_lr` is one, `lr_decay` is not."""
 _SMOOTHING = 0.9
 """Share of the past in the running mean of the loss."""
 _DIVERGED = 4.0
@@ -49,7 +52,8 @@ class RangeTest:
     losses: tuple[float, ...]
     """Training loss of the step at each rate."""
     rate: float | None
-    """A rate to begin with, of the optimizer's first group; None if there is no answer."""
+    """A rate to begin with, of the optimizer's first group that has one; None if there is no
+    answer."""
     largest: float | None
     """The rate with the least loss, near which training diverges."""
     reason: str
@@ -80,14 +84,15 @@ def find_learning_rate(
     """Take some steps at rising learning rates, and undo them.
 
     Weights, buffers, the optimizer's state and all RNG states are put back: a training that follows
-    is, bit for bit, the one that would have been without the test. Schedules are not stepped. If
-    the optimizer has several groups, their rates keep their ratios.
+    is, bit for bit, the one that would have been without the test. Schedules are not stepped, and
+    what a schedule begins with, as a warm-up from 0, does not count. If the optimizer has several
+    groups, their rates keep their ratios; a group whose rate is 0 keeps it.
 
     Args:
         task: what is learned.
         plan: how it is executed; exact techniques only if None.
         device: as torch names it; the first accelerator if None, else the CPU.
-        lowest: first rate, of the optimizer's first group.
+        lowest: first rate, of the optimizer's first group that has one.
         highest: last rate, if the loss does not diverge before.
         steps: at most; no more than the task has.
 
@@ -143,8 +148,7 @@ def _rise(
             f"the optimizer {type(built.optimizer).__name__} has no `lr` in its param_groups. Use "
             "an optimizer with a learning rate."
         )
-    first = float(groups[0]["lr"]) or 1.0
-    shares = [float(group["lr"]) / first for group in groups]
+    shares = _shares(groups)
     scheduler, built.scheduler = built.scheduler, None
     taken = steps_of(built, retries=Retries(built, lambda _: None))
     rates: list[float] = []
@@ -165,6 +169,18 @@ def _rise(
         taken.close()  # pyright: ignore[reportAttributeAccessIssue]
         built.scheduler = scheduler
     return rates, losses
+
+
+def _shares(groups: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the rate of each group by that of the first one that has one.
+
+    A schedule has already set `lr` to what its first step has, which is 0 at the beginning of a
+    warm-up, and keeps the optimizer's own rate as `initial_lr`. Where all are 0 it is set by
+    something else, which says nothing of the groups: all have the same then.
+    """
+    rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
+    first = next((rate for rate in rates if rate), None)
+    return [1.0 if first is None else rate / first for rate in rates]
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:
@@ -232,7 +248,32 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-def space_text(found: Mapping[str, Any], name: str = "lr") -> str:
-    """Return the `--space` around what was found."""
+def name_of_rate(values: Mapping[str, Any]) -> str | None:
+    """Return which parameter of a recipe is its learning rate; None if names do not tell.
+
+    Args:
+        values: of the recipe's parameters.
+    """
+    if "lr" in values:
+        return "lr"
+    named = [
+        name
+        for name, value in values.items()
+        if _RATE.search(name)
+        and isinstance(value, int | float | None)
+        and not isinstance(value, bool)
+    ]
+    return named[0] if len(named) == 1 else None
+
+
+def space_text(found: Mapping[str, Any], name: str | None) -> str:
+    """Return the `--space` around what was found.
+
+    Args:
+        found: a range test as plain data.
+        name: of the parameter; None if it is not known.
+    """
     low, high = found["range"]
-    return f"{name}=loguniform({low:g},{high:g})"
+    space = f"--space '{name or 'NAME'}=loguniform({low:g},{high:g})'"
+    why = "where NAME is the parameter of task() that sets the learning rate"
+    return space if name else f"{space}, {why}"

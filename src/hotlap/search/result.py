@@ -189,20 +189,33 @@ class SearchResult:
     @property
     def full_steps(self) -> int:
         """Steps that the same trials would have taken without early stopping."""
-        last = self.state.spec.rungs[-1]
-        return sum(
-            trial.last.step if trial.last is not None and trial.last.is_over else last
-            for trial in self.state.trials
-        )
+        return sum(map(self._full_steps_of, self.state.trials))
+
+    def _full_steps_of(self, trial: TrialState) -> int:
+        spec, last = self.state.spec, trial.last
+        if last is not None and last.is_over:
+            return last.step
+        own = None if last is None or not spec.is_own_length else last.whole_steps
+        return spec.rungs[-1] if own is None else own
 
     @property
     def stopped_early(self) -> int:
-        """Trials that have a value, and were not trained to the end."""
-        last = len(self.state.spec.rungs) - 1
+        """Trials that have a value, could be the best, and were not trained to the end."""
+        last, large = len(self.state.spec.rungs) - 1, self.too_large
         return sum(
             trial.last is not None and not trial.failed and last not in trial.outcomes
             for trial in self.state.trials
+            if trial not in large
         )
+
+    @property
+    def too_large(self) -> list[TrialState]:
+        """Trials that have a value, and held more memory than candidates may."""
+        return [
+            trial
+            for trial in self.state.trials
+            if trial.last is not None and not trial.failed and self.state.is_too_large(trial.last)
+        ]
 
     @property
     def failures(self) -> dict[str, int]:

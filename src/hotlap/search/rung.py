@@ -50,6 +50,8 @@ class _Job:
     def __init__(self, order: Order) -> None:
         self.order, self.folder = order, Path(order.folder)
         self.is_asked_to_stop = False
+        self.until = order.until
+        self.whole_steps: int | None = None
         self.last: EpochDone | None = None
         self._seconds = self._seconds_before()
 
@@ -71,7 +73,7 @@ class _Job:
             with contextlib.suppress(OSError):  # a log on a full disk
                 traceback.print_exc()
             return {"state": self._state_of(error), "error": f"{type(error).__name__}: {error}"}
-        if report.is_stopped and report.steps < self.order.until:
+        if report.is_stopped and report.steps < self.until:
             return None
         return self._outcome(report)
 
@@ -80,8 +82,10 @@ class _Job:
         with as_command_line(order.recipe, order.words):
             recipe = load(order.recipe)
             task, values = recipe.task(order.words), recipe.values(order.words)
+            self.whole_steps = task.total_steps
+            self.until = steps_at_rung(order, self.whole_steps)
             if order.whole is not None:
-                task = at_rung(task, order.until, order.whole)
+                task = at_rung(task, self.until, order.whole)
             return train(
                 replace(task, seed=task.seed + order.repeat),
                 Plan(order.plan),
@@ -99,7 +103,7 @@ class _Job:
                 progress=self._measure,
                 notice=lambda words: print(f"hotlap: {words}", flush=True),  # noqa: T201
                 stop=lambda: self.is_asked_to_stop,
-                until=order.until,
+                until=self.until,
             )
 
     def _measure(self, epoch: EpochDone) -> None:
@@ -130,7 +134,7 @@ class _Job:
         return "crash"
 
     def _outcome(self, report: TrainingReport) -> dict[str, Any]:
-        found = json.loads((self.folder / _MEASURED.format(self.order.until)).read_text())
+        found = self._measured()
         named = {"seconds": found["seconds"], "memory": found["memory_bytes"], **found["measures"]}
         objectives = self.order.objectives
         for name in objectives:
@@ -147,7 +151,29 @@ class _Job:
             "memory_bytes": found["memory_bytes"],
             "error": "" if wrong is None else f"{wrong} is {named[wrong]}",
             "is_over": not report.is_stopped,
+            "whole_steps": self.whole_steps,
         }
+
+    def _measured(self) -> dict[str, Any]:
+        """Return what was measured last."""
+        path = self.folder / _MEASURED.format(self.order.until)
+        if not path.exists():
+            # Of a few steps, two shares may be the same step: it was measured at the rung before.
+            earlier = self.folder.glob(_MEASURED.format("*"))
+            path = max(earlier, key=lambda each: int(each.stem.partition("-")[2]))
+        return dict(json.loads(path.read_text()))
+
+
+def steps_at_rung(order: Order, own: int | None) -> int:
+    """Return the steps after which a trial is compared.
+
+    Args:
+        order: of the job.
+        own: steps of the trial's own task, None if it does not say.
+    """
+    if order.share_of is None or own is None:
+        return order.until
+    return -(-own * order.until // order.share_of)
 
 
 def _not_measured(objective: str, measured: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from enum import Enum, Flag
 from typing import Any
 
 from hotlap.errors import UsageError
@@ -157,6 +158,8 @@ class PowerOfTwo(Distribution):
 class Choice(Distribution):
     """One of some values: `Choice("adam", "sgd")`.
 
+    Members of an Enum are what a command line gives once `read_space` knows the parameter's type.
+
     Raises:
         UsageError: there is none, or one that no command line can give.
     """
@@ -164,15 +167,16 @@ class Choice(Distribution):
     values: tuple[Value, ...]
     kind = "choice"
 
-    def __init__(self, *values: Value) -> None:
+    def __init__(self, *values: Value | Enum) -> None:
         object.__setattr__(self, "values", values)
         if not values:
             raise UsageError("Choice() has no values. Expected: one or more, as in Choice(1, 2).")
         for value in values:
-            if not isinstance(value, Value):
+            if not isinstance(value, Value | Enum) or isinstance(value, Flag):
                 raise UsageError(
                     f"Choice() has the value {value!r} ({type(value).__name__}). Expected: "
-                    "numbers, strings and bools, which can be passed on a command line."
+                    "numbers, strings and bools, or members of an Enum that is no Flag, which can "
+                    "be passed on a command line."
                 )
 
     def draw(self, share: float) -> Value:
@@ -233,7 +237,14 @@ def _shares(points: int) -> tuple[float, ...]:
 
 
 def _rounded(value: float, low: float, high: float) -> float:
-    return min(max(float(f"{value:.{DIGITS}g}"), low), high)
+    # Of a narrow range far from 0, such as 0.9999 to 0.99999, so few digits leave only the ends.
+    narrow = _magnitude(value) - _magnitude(high - low) - 1 if value else 0
+    digits = DIGITS + max(0, narrow)
+    return min(max(float(f"{value:.{digits}g}"), low), high)
+
+
+def _magnitude(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
 
 
 def _check_range(of: Distribution, low: float, high: float, *, allows_one: bool = False) -> None:

@@ -57,10 +57,13 @@ class SearchSpec:
     args: tuple[str, ...]
     space: Mapping[str, Any]
     """Name -> distribution, as plain data."""
-    defaults: Mapping[str, Value] | None
+    defaults: Mapping[str, Value | None] | None
     """The recipe's own values, which are trial 0; None if it has none."""
     rungs: tuple[int, ...]
     """Steps after which trials are compared; the last is the whole run."""
+    is_own_length: bool = False
+    """True if `rungs` are those of a trial as long as the recipe's own: one that has more or fewer
+    steps is compared after the same shares of them, and trained to its own end."""
     method: str = "asha"
     trials: int = 24
     reduction: int = 3

@@ -42,6 +42,8 @@ class Outcome:
     error: str = ""
     is_over: bool = False
     """Nothing is left to train, whatever rungs there are."""
+    whole_steps: int | None = None
+    """Steps of the trial's own task, None if it does not say."""
 
     def named(self, name: str) -> float | None:
         """Return what an objective of that name was here, None if it was not measured."""
@@ -58,7 +60,8 @@ class Outcome:
         """Return what `to_json` wrote."""
         job = Job(data["trial"], data["rung"], data["repeat"])
         names = ("state", "step", "value", "measures", "seconds", "memory_bytes", "error")
-        return cls(job, **{name: data[name] for name in names}, is_over=data["is_over"])
+        rest = {"is_over": data["is_over"], "whole_steps": data.get("whole_steps")}
+        return cls(job, **{name: data[name] for name in names}, **rest)
 
 
 @dataclass
@@ -66,7 +69,8 @@ class TrialState:
     """One configuration."""
 
     number: int
-    values: Mapping[str, Value]
+    values: Mapping[str, Value | None]
+    """None for a default of the recipe that is None."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """By rung."""
     repeats: dict[int, Outcome] = field(default_factory=dict)

@@ -4,7 +4,8 @@ FOLDER/journal.jsonl   what was decided and seen
 FOLDER/trials/0007/    run folder of trial 7: checkpoints, measures, log
 """
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 from hotlap.checkpoint.files import why_unwritable
 from hotlap.checkpoint.lock import Lock
 from hotlap.errors import UsageError
+from hotlap.plan import Plan
 from hotlap.search.decide import next_job
-from hotlap.search.job_order import TRIAL_FOLDER, order_of
+from hotlap.search.job_order import TRIAL_FOLDER, asks_in_vain, is_saved, order_of
 from hotlap.search.journal import Journal, read
 from hotlap.search.local import Executor, end_orphan
+from hotlap.search.origin import Origin
 from hotlap.search.parameters import Space
 from hotlap.search.propose import propose
 from hotlap.search.spec import SearchSpec
@@ -33,11 +36,24 @@ class Study:
         folder: of the search; made if it is missing.
         spec: what is asked.
         space: the same, with the functions of derived parameters.
+        origin: what it begins with; once it is opened, what it was begun with.
+        plan_is_given: the plan was named, so that a search with another one is another search.
     """
 
-    def __init__(self, folder: Path, spec: SearchSpec, space: Space) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: SearchSpec,
+        space: Space,
+        origin: Origin | None = None,
+        *,
+        plan_is_given: bool = True,
+    ) -> None:
         self.folder, self.spec, self.space = folder, spec, space
+        self.origin, self._plan_is_given = origin or Origin(), plan_is_given
         self.state = SearchState(spec)
+        self.notes: list[str] = []
+        """What the user should know of the search that the folder holds, in words."""
         self._journal = Journal(folder / JOURNAL)
 
     @contextmanager
@@ -60,10 +76,11 @@ class Study:
             ) from error
         try:
             if records:
-                self.spec = continued(records, self.spec, self.folder)
-            else:
+                records = self._taken_over(records)
+            if not records:
                 self._check_no_trials()
-                self._write({"kind": "search", **self.spec.to_json()})
+                origin = self.origin.to_json()
+                self._write({"kind": "search", **self.spec.to_json(), "origin": origin})
             self.state = replay(self.spec, records)
             for lease in self.state.open.values():
                 end_orphan(lease)
@@ -71,6 +88,67 @@ class Study:
         finally:
             self._journal.close()
             lock.release()
+
+    def _taken_over(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Continue the search that the folder holds, and return its journal; empty if it had no
+        result yet, and was deleted as it is another one.
+
+        Raises:
+            UsageError: it is another search, and has results.
+        """
+        asked, (begun, origin) = self.spec, begun_by(records, self.folder / JOURNAL)
+        state = replay(begun, records)
+        is_over = not state.open and next_job(state) is None
+        plans = Plan(begun.plan), Plan(asked.plan)
+        keeps_plan = not self._plan_is_given and plans[0] != plans[1]
+        if keeps_plan:
+            asked = replace(asked, plan=begun.plan)
+        different = difference(asked, begun, origin, records[0])
+        changed = origin.changed_file(asked.recipe)
+        if different is None and changed is not None and not is_over:
+            different = f"'{changed}', which the recipe imports, was changed"
+        if different is not None:
+            if self._holds_work(records):
+                raise UsageError(_another_search(self.folder, different))
+            self._delete(state)
+            self.notes.append(
+                f"the search in '{self.folder}' had no result yet, and was deleted: {different}"
+            )
+            return []
+        if keeps_plan:
+            self.notes.append(
+                f"the search keeps the plan that it began with, {plans[0]}. To search with "
+                f"{plans[1]}, add --again or choose another --run-dir"
+            )
+        if is_over:
+            self.notes.append(_printed_again(origin, changed))
+        versions = origin.other_versions(self.origin)
+        if versions:
+            self.notes.append(f"the search was begun with other versions: {versions}")
+        # Jobs that are left find the recipe where it is now.
+        self.spec, self.origin = replace(begun, recipe=asked.recipe), origin
+        return records
+
+    def _holds_work(self, records: list[dict[str, Any]]) -> bool:
+        """True if a trial has ended, or was saved and can be continued."""
+        if any(record["kind"] == "result" for record in records):
+            return True
+        trials = list(self._trial_folders())
+        return not any(map(asks_in_vain, trials)) and any(map(is_saved, trials))
+
+    def _trial_folders(self) -> Iterator[Path]:
+        for path in (self.folder / TRIALS).iterdir():
+            if TRIAL_FOLDER.fullmatch(path.name):
+                yield path
+
+    def _delete(self, state: SearchState) -> None:
+        """Delete what the folder holds of another search."""
+        for lease in state.open.values():
+            end_orphan(lease)
+        # The journal last: trials without one are refused.
+        for path in list(self._trial_folders()):
+            shutil.rmtree(path)
+        self._journal.clear()
 
     def _check_no_trials(self) -> None:
         """Refuse a folder with trials of a search whose journal is missing.
@@ -149,29 +227,56 @@ def decision(state: SearchState, space: Space) -> dict[str, Any] | None:
     return record
 
 
-def continued(records: list[dict[str, Any]], spec: SearchSpec, folder: Path) -> SearchSpec:
-    """Return the search of a journal, which goes on with the threads that it began with.
+def begun_by(records: list[dict[str, Any]], path: Path) -> tuple[SearchSpec, Origin]:
+    """Return the settings of a journal's search, and what it was begun with.
 
     Raises:
-        UsageError: it is another search.
+        UsageError: the journal does not begin with them.
     """
     first = records[0]
     if first["kind"] != "search":
         raise UsageError(
-            f"'{folder / JOURNAL}' does not begin with the settings of a search, so the search "
-            "cannot be continued. Choose another folder with --run-dir, or use --again to delete "
-            "this search and begin again."
+            f"'{path}' does not begin with the settings of a search, so the search cannot be "
+            "continued. Choose another folder with --run-dir, or use --again to delete this search "
+            "and begin again."
         )
-    begun = SearchSpec.from_json(first)
-    different = replace(spec, threads=begun.threads).difference(begun)
-    if different is not None:
-        raise UsageError(
-            f"'{folder}' holds a search with other settings: {different}. A search cannot be "
-            "changed or extended: to continue it, run the command that started it, with the recipe "
-            "as it was. For a new search, choose another --run-dir, or add --again to delete the "
-            "old one."
-        )
-    return begun
+    origin = Origin.from_json(first.get("origin", {}), path.stat().st_mtime)
+    return SearchSpec.from_json(first), origin
+
+
+def difference(
+    spec: SearchSpec, begun: SearchSpec, origin: Origin, first: Mapping[str, Any]
+) -> str | None:
+    """Return in words what is asked otherwise than in a search that was begun, None if nothing.
+
+    Args:
+        spec: what is asked.
+        begun: what was asked.
+        origin: what that was begun with.
+        first: its line in the journal.
+    """
+    # Trials keep the threads that they began with, and what an earlier version did without asking.
+    free = ["threads", *(name for name in ("is_own_length",) if name not in first)]
+    if Path(spec.recipe).resolve() in (Path(begun.recipe).resolve(), Path(origin.recipe)):
+        free.append("recipe")
+    return replace(spec, **{name: getattr(begun, name) for name in free}).difference(begun)
+
+
+def _another_search(folder: Path, different: str) -> str:
+    return (
+        f"'{folder}' holds a search with other settings: {different}. A search cannot be changed "
+        "or extended: to continue it, run the command that started it, with the recipe and what it "
+        "imports as they were. For a new search, choose another --run-dir, or add --again to "
+        "delete the old one."
+    )
+
+
+def _printed_again(origin: Origin, changed: str | None) -> str:
+    """Return what to say of a search that has ended before."""
+    since = "nothing was trained now"
+    if changed is not None:
+        since = f"'{changed}', which the recipe imports, was changed since"
+    return f"the result is of a search of {origin.made['time']}, {since}; to search again: --again"
 
 
 def read_study(folder: Path) -> SearchState:

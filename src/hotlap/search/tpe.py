@@ -111,16 +111,16 @@ def _of_optuna(optuna: Any, each: Distribution) -> Any:
     return kinds.CategoricalDistribution(each.grid(1))
 
 
-def _holds(each: Distribution, value: Value) -> bool:
+def _holds(each: Distribution, value: Value | None) -> bool:
     """True if a distribution has that value."""
     if isinstance(each, Uniform | LogUniform):
-        return not isinstance(value, str) and each.low <= value <= each.high
+        return isinstance(value, int | float) and each.low <= value <= each.high
     if isinstance(each, IntRange):
         return type(value) is int and each.low <= value <= each.high
     return value in each.grid(1)
 
 
-def _from_value(each: Distribution, value: Value) -> Value:
+def _from_value(each: Distribution, value: Value | None) -> Value | None:
     return value.bit_length() - 1 if isinstance(each, PowerOfTwo) and type(value) is int else value
 
 

@@ -97,7 +97,7 @@ class FollowerProcess:
             since = max(self._heard_at, told_at) + _PATIENCE_S
             until = since if self._has_begun else max(told_at, self._started_at + _BEGIN_S)
             if now > min(until, told_at + _MOST_S):
-                self._tell("did not end with the run")
+                self._tell("did not end with the run" if self._has_begun else "did not begin")
                 self._process.kill()
                 self._process.wait()
         self._listener.join(1)

@@ -20,7 +20,7 @@ _SUBJECTS = ("recipe", "script", "module", "command")
 
 def subject_of(task: Mapping[str, Any]) -> str | None:
     """Return what is trained by what `run.json` says of the task; None if it does not say it."""
-    return next((task[name] for name in _SUBJECTS if name in task), None)
+    return next((task[name] for name in _SUBJECTS if isinstance(task.get(name), str)), None)
 
 
 def check_findings(folder: Path, about: Mapping[str, Any]) -> None:

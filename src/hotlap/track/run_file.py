@@ -17,6 +17,14 @@ RUNNING, FINISHED, STOPPED, FAILED, KILLED = "running", "finished", "stopped", "
 MEASURED = "measured"
 """Nothing was trained yet: the folder keeps what was found out, see `findings`."""
 
+_KINDS: Mapping[tuple[type, ...], tuple[str, ...]] = {
+    (dict,): ("task", "plan", "host", "versions", "code", "process"),
+    (list, type(None)): ("command", "resumed"),
+    (str,): ("began", "state"),
+    (str, type(None)): ("ended", "error"),
+}
+"""What values may be in the file -> of which keys."""
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -64,7 +72,7 @@ class RunInfo:
             data = json.loads((folder / RUN).read_text())
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or not _is_run(data):
             return None
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name in ("command", "resumed"):
@@ -73,6 +81,16 @@ class RunInfo:
         if info.state == RUNNING and not _lives(info.process):
             return replace(info, state=KILLED)
         return info
+
+
+def _is_run(data: Mapping[str, Any]) -> bool:
+    """True if every key of ours has a value of the kind that we write."""
+    return all(
+        isinstance(data[name], kinds)
+        for kinds, names in _KINDS.items()
+        for name in names
+        if name in data
+    )
 
 
 def now() -> str:

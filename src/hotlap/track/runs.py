@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hotlap.errors import MissingFile
+from hotlap.errors import MissingFile, UsageError
 from hotlap.track.kept_documents import read_findings
 from hotlap.track.metrics_file import METRICS, read_records
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record, valid_records
@@ -93,10 +93,27 @@ def read_run(folder: str | Path) -> Run:
     if not is_run(folder):
         raise MissingFile(
             f"'{folder}' is not a run's folder: it has neither {RUN} nor {METRICS}. Expected: the "
-            "--run-dir of a `hotlap train` or `hotlap run`."
+            "--run-dir of a `hotlap train` or `hotlap run`. (That of a `hotlap search` has a page "
+            "of its own, by `hotlap report`, and its runs are in its folder 'trials'.)"
         )
     records, _, unreadable = read_records(folder / METRICS)
     return Run(folder, RunInfo.read(folder), tuple(valid_records(records)), unreadable)
+
+
+def read_given(folder: str | Path) -> Run:
+    """Return what a folder tells that the user has named.
+
+    Raises:
+        MissingFile: it is no run's folder.
+        UsageError: its files cannot be read.
+    """
+    try:
+        return read_run(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the run in '{folder}' cannot be read: '{error.filename}': {error.strerror or error}. "
+            "Choose the folder of another run, or make it a file that you may read."
+        ) from error
 
 
 def is_run(folder: Path) -> bool:

@@ -31,7 +31,10 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Gets the records of one run, in the order of their steps, in a process of its own."""
+    """Gets the records of one run, in the order of their steps, in a process of its own.
+
+    A class of trackers is called with a `TrackedRun`: its constructor takes one argument.
+    """
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Begin the run.

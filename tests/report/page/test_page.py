@@ -287,8 +287,23 @@ def test_a_search_that_was_stopped_before_any_trial_ended_says_so() -> None:
     # Of what is drawn, nothing is called the end of a training.
     assert "trained to the end" not in words.replace("No trial was trained to the end", "")
     assert "stopped early" in words
-    too_large = documents.search() | {"comparison": None, "best": None, "command": None}
-    assert "stayed below the limit of memory" in page_of(too_large).answer
+
+
+def test_a_search_says_which_trials_were_too_large() -> None:
+    document = documents.search()
+    assert "too large" not in words_of(document) and "memory limit none" in words_of(document)
+    document |= {"comparison": None, "best": None, "command": None, "stopped_early": 0}
+    document["search"]["memory_bytes"] = 100 * 2**20
+    for each in document["trials"]:
+        each["is_too_large"] = True
+    answer = page_of(document).answer
+    assert "15 of 16 trials held more than --memory 100 MiB (the least: 300 MiB)" in answer
+    words = words_of(document)
+    assert "16 0 stopped early, 15 too large" in words and "memory limit 100.0 MiB" in words
+    assert "64 too large" in words and " done " not in words
+    # Neither the end of a training nor the best so far is theirs; and what failed says why.
+    assert "best so far" not in words and "trained to the end" not in words.split(answer)[-1]
+    assert " nan " in words
 
 
 @pytest.mark.parametrize(

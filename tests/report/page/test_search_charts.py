@@ -49,6 +49,14 @@ def test_what_cannot_be_told_is_not_told() -> None:
     assert found([1.0] * 10, [{"a": k % 2} for k in range(10)])["a"][0] == 0.0
 
 
+def test_trials_without_a_value_are_one_group_beside_the_thirds_of_the_others() -> None:
+    values = [float(k) for k in range(12)]
+    parameters: list[dict[str, object]] = [{"clip": None if k < 3 else k / 10} for k in range(12)]
+    share, chance = found(values, parameters)["clip"]
+    # Groups of one trial each would explain everything, by chance too.
+    assert chance < 0.8 and chance < share < 0.98
+
+
 def test_the_same_document_gives_the_same_importance() -> None:
     assert page_of_search(documents.search()) == page_of_search(documents.search())
 

@@ -42,6 +42,8 @@ class RecordLosses(Part):
     def __init__(self, session: Session) -> None:
         self._options = session.config.options["record"]
         self._steps = self._others = 0
+        self._most_others = 0
+        """Steps of other optimizers between two of the first one, at most."""
         self._steppers = Steppers()
         self._seen: list[torch.Tensor] = []
         """Losses that were sent backward since the last step."""
@@ -109,6 +111,7 @@ class RecordLosses(Part):
         stepper.steps += 1
         if stepper.number == 0:
             self._steps += 1
+            self._most_others = max(self._most_others, self._others)
             self._others = 0
             self._record()
             return
@@ -120,6 +123,11 @@ class RecordLosses(Part):
     def _is_replaced(self) -> bool:
         """The first optimizer steps no more, so that losses are those of another one."""
         return self._others > _MOST_OTHERS * max(1, len(self._steppers.all) - 1)
+
+    @property
+    def _ends_with_others(self) -> bool:
+        """More steps of others came after the last one of the first optimizer than between two."""
+        return self._others > max(self._most_others, len(self._steppers.all) - 1)
 
     def _record(self) -> None:
         seen, self._seen = self._seen, []
@@ -138,7 +146,7 @@ class RecordLosses(Part):
             self._losses.add(self._steps, None, loss)
 
     def _end(self) -> None:
-        if self._is_replaced:
+        if self._is_replaced or self._ends_with_others:
             self._problem = self._problem or (
                 f"losses after step {self._steps} are not recorded: from there on, another "
                 "optimizer steps than the first one"

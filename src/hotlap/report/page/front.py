@@ -51,15 +51,16 @@ def section_of_front(document: Document) -> Section:
     if compared:
         head = ("trial", "objective", "against the recipe's own", "by", "90 % interval")
         blocks.append(Table(head, compared))
-    blocks.append(Text("These train them:"))
-    blocks.append(Code("\n".join(str(each.get("command")) for each in front)))
+    commands = [str(each["command"]) for each in front if each.get("command")]
+    if commands:
+        blocks += [Text("These train them:"), Code("\n".join(commands))]
     return Section("The trade-off", blocks, _LEAD)
 
 
 def _words(value: Any) -> str:
     if isinstance(value, int | float):
         return wording.number(value)
-    return "" if value is None else str(value)
+    return "-" if value is None else str(value)
 
 
 def _compared(each: Document) -> list[tuple[str, ...]]:
@@ -84,6 +85,7 @@ def _chart(document: Document, first: str, other: str) -> Chart:
         (values[other], values[first], trial.get("number") in numbers)
         for trial in list_of(document, "trials")
         if str(rungs[-1] if rungs else "") in part_of(trial, "rungs")
+        and not trial.get("is_too_large")
         for values in [part_of(trial, "values")]
         if wording.is_number(values.get(first)) and wording.is_number(values.get(other))
     ]

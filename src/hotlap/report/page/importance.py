@@ -57,12 +57,19 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _groups(values: Sequence[Any]) -> list[Any]:
-    """Return the group of each value: itself, or for many numbers the third that it is in."""
+    """Return the group of each value: itself, or for many numbers the third that it is in.
+
+    Trials without a value are a group of their own.
+    """
+    numbers = [value for value in values if value is not None]
     distinct = {repr(value) for value in values}
-    if len(distinct) <= _GROUPS or not all(map(is_number, values)):
+    if len(distinct) <= _GROUPS or not all(map(is_number, numbers)):
         return [repr(value) for value in values]
-    ranks = _ranks(values)
-    return [min(_GROUPS - 1, int(rank * _GROUPS / len(values))) for rank in ranks]
+    places = dict(zip(numbers, _ranks(numbers), strict=True))
+    return [
+        None if value is None else min(_GROUPS - 1, int(places[value] * _GROUPS / len(numbers)))
+        for value in values
+    ]
 
 
 def _explained(groups: Sequence[Any], ranks: Sequence[float]) -> float:

@@ -59,8 +59,11 @@ def section_of_command(document: Document, more: str = "") -> Section:
     made = made_by(document)
     blocks: list[Block] = []
     if made.get("command"):
-        when = f" This page shows the result of {made['time']}." if made.get("time") else ""
-        blocks.append(Text(f"In the same folder, this command measures it again.{when}"))
+        # A search says when it was begun: it may have been continued since.
+        of = "a search of " if document.get("kind") == "search" else ""
+        when = f" This page shows the result of {of}{made['time']}." if made.get("time") else ""
+        what = _what_it_does(document, str(made["command"]))
+        blocks.append(Text(f"In the same folder, this command {what}.{when}"))
         blocks.append(Code(str(made["command"])))
     if more:
         blocks.append(Text("This uses what was found:"))
@@ -68,3 +71,12 @@ def section_of_command(document: Document, more: str = "") -> Section:
     if not blocks:
         blocks.append(Text("The document does not say which command made it."))
     return Section("How to reproduce it", blocks)
+
+
+def _what_it_does(document: Document, command: str) -> str:
+    """Return what the command does that made a document, if it is given again."""
+    if document.get("kind") != "search":
+        return "measures it again"
+    if "--again" in command.split():
+        return "searches again"
+    return "prints this result; with --again, it searches again"

@@ -10,7 +10,7 @@ from hotlap.errors import UsageError
 from hotlap.report.jsonout import SCHEMA
 from hotlap.report.page.documents import check_document
 from hotlap.track.run_file import RUN, RunInfo
-from hotlap.track.runs import Curve, read_run
+from hotlap.track.runs import Curve, read_given
 
 
 def document_of_run(folder: Path) -> dict[str, Any]:
@@ -20,9 +20,9 @@ def document_of_run(folder: Path) -> dict[str, Any]:
 
     Raises:
         MissingFile: it is no run's folder.
-        UsageError: a newer hotlap wrote it.
+        UsageError: it cannot be read, or a newer hotlap wrote it.
     """
-    run = read_run(folder)
+    run = read_given(folder)
     return {
         "schema": SCHEMA,
         "kind": "run",

@@ -1,7 +1,5 @@
 """The page of a search: the best configuration, whether it is worth it, and every trial."""
 
-from typing import Any
-
 from hotlap.report.page import wording
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.curves import Curve, draw_curves
@@ -10,6 +8,7 @@ from hotlap.report.page.importance import LEAST_TRIALS, importances
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.parallel import Axis, draw_parallel
+from hotlap.report.page.search_tables import section_of_settings, section_of_trials, value_text
 from hotlap.report.page.view import (
     Block,
     Chart,
@@ -23,12 +22,9 @@ from hotlap.report.page.view import (
     list_of,
     part_of,
 )
+from hotlap.report.too_large import none_fits_text
 
 _LOG = ("loguniform", "poweroftwo")
-_SCHEDULES = {
-    "whole": "that of the whole run",
-    "rung": "ends where trials are compared, longer after each promotion",
-}
 _GOOD = 1 / 3
 """Share of trials that are drawn as the better ones."""
 
@@ -42,8 +38,8 @@ def page_of_search(document: Document) -> Page:
         _history(document),
         _parameters(document),
         _importance(document),
-        _trials(document),
-        _asked(document),
+        section_of_trials(document),
+        section_of_settings(document),
         section_of_machine(document),
         section_of_command(document),
     ]
@@ -93,11 +89,10 @@ def _without_best(document: Document) -> str:
     ended = _ended(document)
     if not ended and part_of(document, "failures"):
         return "No trial gave a value: see below why each has failed."
-    if any(_last_rung(document) in part_of(trial, "rungs") for trial in ended):
-        return (
-            "No trial that was trained to the end stayed below the limit of memory, so there is no "
-            "best configuration."
-        )
+    limit = part_of(document, "search").get("memory_bytes")
+    held = [trial["memory_bytes"] for trial in ended if trial.get("is_too_large")]
+    if held and wording.is_number(limit):
+        return none_fits_text(held, int(limit), len(list_of(document, "trials")))
     return "No trial was trained to the end, so there is no best configuration."
 
 
@@ -145,8 +140,10 @@ def _facts(document: Document) -> list[Fact]:
     if best:
         kind = f"trial {best.get('number')}; {'more' if is_more else 'less'} is better"
         facts.append(Fact(f"best {name}", wording.number(best.get("value")), kind))
+    large = sum(bool(trial.get("is_too_large")) for trial in _ended(document))
+    ruled_out = f", {large} too large" if large else ""
     facts += [
-        Fact("trials", str(len(trials)), f"{wording.number(stopped)} stopped early"),
+        Fact("trials", str(len(trials)), f"{wording.number(stopped)} stopped early{ruled_out}"),
         Fact(
             "steps",
             wording.number(taken),
@@ -167,7 +164,7 @@ def _best(document: Document) -> Section:
         return Section("The best configuration", [])
     defaults = part_of(spec, "defaults")
     rows = [
-        (str(name), _value(value), _value(defaults[name]) if name in defaults else "")
+        (str(name), value_text(value), value_text(defaults[name]) if name in defaults else "")
         for name, value in part_of(best, "parameters").items()
     ]
     blocks: list[Block] = [Table(("parameter", "best", "the recipe's own"), rows)]
@@ -205,10 +202,6 @@ def _best(document: Document) -> Section:
     return Section("The best configuration, and whether it is worth it", blocks)
 
 
-def _value(value: Any) -> str:
-    return wording.number(value) if isinstance(value, int | float) else str(value)
-
-
 def _ended(document: Document) -> list[Document]:
     """Return the trials that have a value, in the order in which they were begun."""
     trials = list_of(document, "trials")
@@ -219,8 +212,10 @@ def _history(document: Document) -> Section:
     ended, (name, is_more) = _ended(document), _objective(document)
     if not ended:
         return Section("History", [])
-    whole = [trial for trial in ended if _last_rung(document) in part_of(trial, "rungs")]
-    other = [trial for trial in ended if trial not in whole]
+    large = [trial for trial in ended if trial.get("is_too_large")]
+    candidates = [trial for trial in ended if trial not in large]
+    whole = [trial for trial in candidates if _last_rung(document) in part_of(trial, "rungs")]
+    other = [trial for trial in candidates if trial not in whole]
     better = max if is_more else min
     steps: list[tuple[float, float]] = []
     for trial in whole:
@@ -232,6 +227,7 @@ def _history(document: Document) -> Section:
         ),
         _points("trained to the end", whole, 0),
         _points("stopped early", other, 1),
+        _points("too large", large, 2),
     ]
     curves = [curve for curve in curves if len(curve.xs) > (0 if curve.has_marks else 2)]
     title = f"{name} of each trial, in the order in which they were begun"
@@ -325,63 +321,3 @@ def _importance(document: Document) -> Section:
         "below."
     )
     return Section(title, [Chart.of(lambda width: draw_stacks(rows, width, "%", words), caption)])
-
-
-def _trials(document: Document) -> Section:
-    trials = list_of(document, "trials")
-    names = [*dict.fromkeys(name for trial in trials for name in part_of(trial, "parameters"))]
-    rungs = [str(rung) for rung in list_of(part_of(document, "search"), "rungs")]
-    name, _ = _objective(document)
-    head = (
-        "trial",
-        *names,
-        "state",
-        *(f"{name} at {rung}" for rung in rungs),
-        "time",
-        "memory",
-        "why",
-    )
-    rows = [
-        (
-            str(trial.get("number")),
-            *(_value(part_of(trial, "parameters").get(each, "")) for each in names),
-            str(trial.get("state")),
-            *(_known(part_of(trial, "rungs").get(rung)) for rung in rungs),
-            wording.seconds(trial.get("seconds")),
-            wording.size(trial.get("memory_bytes")),
-            str(trial.get("error") or ""),
-        )
-        for trial in trials
-    ]
-    # Wide tables open on demand: everything above says it shorter.
-    summary = f"All {len(rows)} trials as a table"
-    return Section("Every trial", [Table(head, rows, summary)] if rows else [])
-
-
-def _known(value: Any) -> str:
-    return "" if value is None else wording.number(value)
-
-
-def _asked(document: Document) -> Section:
-    spec = part_of(document, "search")
-    space = [
-        (str(name), ", ".join(f"{key} {_words(each)}" for key, each in part.items()))
-        for name, part in part_of(spec, "space").items()
-    ]
-    rows = [
-        ("method", str(spec.get("method"))),
-        ("objective", ", ".join([str(spec.get("objective")), *map(str, list_of(spec, "more"))])),
-        ("compared after", ", ".join(map(wording.number, list_of(spec, "rungs"))) + " steps"),
-        ("one of this many continues", wording.number(spec.get("reduction"))),
-        ("schedule of a trial", _SCHEDULES.get(str(spec.get("schedule") or "whole"), "")),
-        ("seed of the search", str(spec.get("seed"))),
-        ("plan of each trial", wording.plan(spec.get("plan"))),
-    ]
-    return Section(
-        "What was searched, and how",
-        [Table(("parameter", "space"), space), Table(("what", "value"), rows)],
-    )
-
-
-def _words(value: Any) -> str:
-    return ", ".join(map(_value, value)) if isinstance(value, list) else _value(value)

@@ -5,7 +5,8 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ _LONGEST = 6000
 _NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
 """Characters that MLflow refuses in the name of a parameter or metric."""
 _LONGEST_NAME = 250
+_AT_FIRST = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Of the first request, unless the user has set them: MLflow says nothing while it tries again, by
+default for minutes. A server that has answered once may be restarted meanwhile."""
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "killed": "KILLED", "failed": "FAILED"}
 
 
@@ -45,9 +49,12 @@ class MLflow(Tracker):
     def begin(self, config: Mapping[str, Any]) -> None:
         if self._tracked.resumed_step is not None and self._id_file.exists():
             self._id = self._id_file.read_text().strip()
-            self._client.update_run(self._id, status="RUNNING")
+            with _less_patience():
+                self._client.update_run(self._id, status="RUNNING")
             return
-        made = self._client.create_run(self._experiment(), run_name=self._tracked.name)
+        with _less_patience():
+            experiment = self._experiment()
+        made = self._client.create_run(experiment, run_name=self._tracked.name)
         self._id = made.info.run_id
         self._id_file.write_text(self._id)
         params = [self._entities.Param(self._name(k), str(v)[:_LONGEST]) for k, v in config.items()]
@@ -86,6 +93,19 @@ class MLflow(Tracker):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", self._tracked.project)
         found = self._client.get_experiment_by_name(name)
         return self._client.create_experiment(name) if found is None else found.experiment_id
+
+
+@contextmanager
+def _less_patience() -> Iterator[None]:
+    """Let requests to a server that does not answer fail before the end of a run waits for them."""
+    ours = [name for name in _AT_FIRST if name not in os.environ]
+    # MLflow reads them at each request.
+    os.environ.update({name: _AT_FIRST[name] for name in ours})
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
 
 
 def _tracking_uri(files: Path) -> str:

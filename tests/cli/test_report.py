@@ -97,7 +97,8 @@ def test_a_searchs_folder_becomes_its_page(
     write_search(folder, EXACT_PLAN.techniques)
     assert run(folder) == 0
     html = (folder / "report.html").read_text()
-    assert "The best configuration is trial 0" in html
+    assert "The search is not over: 1 of 24 trials have" in html
+    assert "The best one so far is trial 0" in html and "The best configuration is" not in html
     assert "hotlap train recipe.py --lr 0.1" in html
     opened = tmp_path / "opened.html"
     words = ["open", str(folder), "--no-browser", "--page", str(opened)]

@@ -146,6 +146,21 @@ def test_lines_of_outcomes() -> None:
     assert searching.outcome_line(state, Job(1, 1, 2)) == "trial 1, seed +2: to its end, lr=0.001"
 
 
+def test_the_time_that_is_left_follows_from_the_trials_own_lengths() -> None:
+    def expected(length: int | None, is_own_length: bool = True) -> int:
+        # Two of four trials; a trial of the recipe's own length takes 100 steps.
+        ended = [
+            Outcome(Job(number, 0), "done", step=10, value=0.5, whole_steps=length)
+            for number in range(2)
+        ]
+        state = state_of(*ended)
+        state.spec = replace(state.spec, is_own_length=is_own_length)
+        return searching._steps_expected(state)
+
+    assert expected(100) == expected(None) == expected(400, is_own_length=False)
+    assert expected(400) == 4 * expected(100)
+
+
 def test_a_default_that_is_none_is_a_dash() -> None:
     state = state_of(*WHOLE)
     state.trials[0].values = {"lr": 0.1, "clip": None}

@@ -12,6 +12,7 @@ from hotlap import cli
 from hotlap.cli.page import made_on
 from hotlap.errors import UsageError
 from hotlap.host.facts import Host
+from hotlap.plan.file import PlanFile
 from hotlap.recipe import load
 from hotlap.search import executors
 from hotlap.search.journal import read
@@ -59,15 +60,15 @@ def test_a_search_is_not_continued_with_code_that_was_changed(here: Path) -> Non
     assert list(origin.files).count("helper_of_search.py") == 1
     assert not {"recipe.py", str(here / "recipe.py")} & {*origin.files}
     kill(here / "s", spec, origin)
-    for change in ("SIZE = 2\n", None):
-        (here / "helper_of_search.py").unlink()
-        if change is not None:
-            (here / "helper_of_search.py").write_text(change)
-        before = (here / "s" / JOURNAL).read_bytes()
-        with pytest.raises(UsageError, match=r"'helper_of_search.py', which .* was changed"):
-            opened(here / "s", spec, begun() if change else origin)
-        assert (here / "s" / JOURNAL).read_bytes() == before
-        (here / "helper_of_search.py").write_text("SIZE = 1\n")
+    (here / "helper_of_search.py").write_text("SIZE = 2\n")
+    before = (here / "s" / JOURNAL).read_bytes()
+    with pytest.raises(UsageError, match=r"'helper_of_search.py', which .* was changed"):
+        opened(here / "s", spec, begun())
+    assert (here / "s" / JOURNAL).read_bytes() == before
+    # What the recipe can be imported without is no part of it.
+    (here / "helper_of_search.py").unlink()
+    assert origin.changed_file("recipe.py") is None
+    (here / "helper_of_search.py").write_text("SIZE = 1\n")
     study = opened(here / "s", spec, begun())
     assert len(study.state.trials) == 6 and not study.notes
 
@@ -130,6 +131,21 @@ def test_a_search_keeps_its_plan_once_one_was_tuned(here: Path) -> None:
     assert note.startswith("the search keeps the plan that it began with, (plain). To search with")
 
 
+def test_the_command_that_is_printed_has_the_plan_of_the_trials(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["search", "recipe.py", "--space", "lr=uniform(0.01,0.1)", "--trials", "2", "--json"]
+    monkeypatch.setattr(executors, "executor_of", lambda *_: Workers(1))
+    (here / "recipe.plan.toml").write_text("schema = 1\n[techniques.resident]\n")
+    assert cli.main(argv) == 0
+    assert "--plan auto" in json.loads(capsys.readouterr().out)["command"]
+    (here / "recipe.plan.toml").unlink()
+    assert cli.main(argv) == 0
+    words = json.loads(capsys.readouterr().out)["command"].split()
+    kept = PlanFile.read(Path(words[words.index("--plan") + 1]))
+    assert kept.plan.techniques == {"resident": {}}
+
+
 def test_a_search_without_a_result_gives_way_to_another_one(here: Path) -> None:
     typo = spec_of(trials=3, digest="typo")
     kill(here / "s", typo, begun(), after=1)
@@ -149,6 +165,14 @@ def test_a_search_without_a_result_gives_way_to_another_one(here: Path) -> None:
         opened(here / "saved", spec_of(trials=4), begun())
     (trial / "outcome.json").write_text(json.dumps({"state": "usage", "error": "", "until": 8}))
     assert len(opened(here / "saved", spec_of(trials=4), begun()).state.trials) == 4
+    # Nor is a trial's folder touched that another machine may still write to.
+    kill(here / "ray", typo, begun(), after=1)
+    path = here / "ray" / JOURNAL
+    *lines, lease = path.read_text().splitlines()
+    elsewhere = {k: v for k, v in json.loads(lease).items() if k not in ("pid", "start", "boot")}
+    path.write_text("\n".join([*lines, json.dumps({**elsewhere, "engine": "ray"}), ""]))
+    with pytest.raises(UsageError, match="trials was 3, now it is 4"):
+        opened(here / "ray", spec_of(trials=4), begun())
     # One with a result is kept, however few it has.
     kill(here / "kept", typo, begun(), after=3)
     assert "result" in [each["kind"] for each in read(here / "kept" / JOURNAL)[0]]

@@ -25,7 +25,7 @@ from hotlap.search.asking import Asked, Request, ask
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
-from hotlap.search.propose import propose
+from hotlap.search.propose import grid_points, propose
 from hotlap.search.state import Job, SearchState, TrialState
 from hotlap.search.study import JOURNAL, read_study
 
@@ -352,6 +352,11 @@ def test_no_configuration_of_a_small_space_is_trained_twice(here: Path) -> None:
         for number in range(trials):
             state.trials.append(TrialState(number, propose(found.space, state)))
         assert len({json.dumps(trial.values) for trial in state.trials}) == trials
+    # A point is tried whichever were tried before.
+    grid = asked("grid", *small)
+    known = [TrialState(0, grid.spec.defaults or {}), TrialState(1, grid_points(grid.space, 3)[0])]
+    third = propose(grid.space, SearchState(grid.spec, [*known, TrialState(2, known[0].values)]))
+    assert third == grid_points(grid.space, 3)[1]
     # The recipe's own configuration is a point of the grid.
     assert asked("grid", "width=choice(8,16,32)", "lr=choice(0.0001,0.1)").spec.trials == 6
     # What has more configurations than trials is left as it is.

@@ -162,6 +162,7 @@ def search(
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
     reserved = frozenset(options_of(app_of(train.COMMAND)))
+    plan = _plan_file(study, asked.spec, plan)
     result = SearchResult(state, reserved, _options_of_trials(study.spec, plan))
     found = {**result.to_json(), "run_dir": str(folder)}
     document = signed("search", found, study.origin.made, target.typed, "search")
@@ -180,6 +181,18 @@ def _study(folder: Path, asked: Any, host: Any, plan: str) -> Any:
 
     origin = Origin.of(asked.spec.recipe, made_on(host))
     return Study(folder, asked.spec, asked.space, origin, plan_is_given=plan != "auto")
+
+
+def _plan_file(study: Any, asked: Any, plan: str) -> str:
+    """Return the `--plan` of the trials: a file of its own where a search keeps another plan."""
+    from hotlap.plan import Plan
+    from hotlap.plan.file import PlanFile
+
+    if study.spec.plan == asked.plan:
+        return plan
+    path = study.folder / "plan.toml"
+    PlanFile(Plan(study.spec.plan)).write(path)
+    return str(path)
 
 
 def _options_of_trials(spec: Any, plan: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console, Group
@@ -101,9 +102,17 @@ def _steps_expected(state: Any) -> int:
     for number, rung in enumerate(spec.rungs):
         total += max(1.0, spec.trials / spec.reduction**number) * (rung - before)
         before = rung
+    length = _length(state)
     # Asynchronous promotions are more than those of a whole rung would be.
-    total = max(total, state.steps + 0.5 * (spec.trials - len(state.trials)) * spec.rungs[0])
-    return round(total + 3 * spec.seeds * spec.rungs[-1])
+    least = state.steps / length + 0.5 * (spec.trials - len(state.trials)) * spec.rungs[0]
+    return round(length * (max(total, least) + 3 * spec.seeds * spec.rungs[-1]))
+
+
+def _length(state: Any) -> float:
+    """Return how many times as long as the recipe's own run the trials are, as far as known."""
+    known = [trial.last.whole_steps for trial in state.trials if trial.last is not None]
+    steps = [each for each in known if each is not None] if state.spec.is_own_length else []
+    return fmean(steps) / state.spec.rungs[-1] if steps else 1.0
 
 
 def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Group:

@@ -220,4 +220,6 @@ def describe(spec: SearchSpec) -> str:
     all_of = ", ".join(map(str, spec.objectives))
     what = f"objective{'s' if spec.more else ''} {all_of}"
     stops = f"compared after {rungs} steps" if spec.method in STOPS_EARLY else f"{rungs} steps each"
+    if spec.is_own_length:
+        stops += " (as many as the recipe's own configuration, or the same shares)"
     return f"{spec.trials} trials of {names} by {spec.method}, {stops}, {what}"

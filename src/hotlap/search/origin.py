@@ -19,8 +19,7 @@ class Origin:
     recipe: str = ""
     """Its resolved path; empty if not known."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What the recipe imports -> SHA-256; relative to the recipe's folder where it is below that,
-    so that the folder can be moved."""
+    """What the recipe imports, relative to its folder -> SHA-256."""
     made: Mapping[str, Any] = field(default_factory=dict)
     """Time, versions and machine, as a document has them."""
 
@@ -38,8 +37,9 @@ class Origin:
         files = {}
         for each in imported_files():
             digest = _digest_of(Path(each))
-            if digest is not None and os.path.abspath(each) not in others:
-                files[_from(path.parent, each)] = digest
+            is_code = each.endswith(".py") and os.path.abspath(each) not in others
+            if digest is not None and is_code:
+                files[os.path.relpath(each, path.parent)] = digest
         return cls(str(path), files, made)
 
     @classmethod
@@ -58,9 +58,13 @@ class Origin:
         return asdict(self)
 
     def changed_file(self, recipe: str) -> str | None:
-        """Return one of the files that is another one now, None if all are as they were."""
+        """Return one of the files that is another one now, None if all are as they were.
+
+        One that is missing was not needed: the recipe was just imported.
+        """
         folder = Path(recipe).resolve().parent
-        return next((k for k, v in self.files.items() if _digest_of(folder / k) != v), None)
+        now = {name: _digest_of(folder / name) for name in self.files}
+        return next((k for k, v in self.files.items() if now[k] not in (None, v)), None)
 
     def other_versions(self, now: "Origin") -> str:
         """Return in words which versions are others now, empty if none is."""
@@ -72,11 +76,6 @@ class Origin:
 def in_words(at: float) -> str:
     """Return a time, in seconds since 1970, as documents have it."""
     return time.strftime("%Y-%m-%d at %H:%M %z", time.localtime(at))
-
-
-def _from(folder: Path, file: str) -> str:
-    path = Path(file).resolve()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def _digest_of(path: Path) -> str | None:

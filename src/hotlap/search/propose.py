@@ -30,7 +30,8 @@ def propose(space: Space, state: SearchState) -> Mapping[str, Value | None]:
     if number == 0 and spec.defaults is not None:
         return dict(spec.defaults)
     if spec.method == "grid":
-        return grid_points(space, spec.points)[number - (spec.defaults is not None)]
+        points = grid_points(space, spec.points)
+        return next(each for each in points if not _is_tried(each, state))
     if spec.method == "tpe":
         from hotlap.search.tpe import suggest
 

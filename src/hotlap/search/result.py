@@ -8,7 +8,7 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any
 
-from hotlap.search.decide import finalists, repeated
+from hotlap.search.decide import finalists, next_job, repeated
 from hotlap.search.parameters import words_of
 from hotlap.search.spec import Objective
 from hotlap.search.state import SearchState, TrialState
@@ -246,6 +246,7 @@ class SearchResult:
         return {
             "search": spec.to_json(),
             "trials": [self._trial_json(trial) for trial in self.state.trials],
+            "is_over": not self.state.open and next_job(self.state) is None,
             "best": None if best is None else self._trial_json(best),
             "command": None if best is None else self.command(best),
             "repeated": [trial.number for trial in repeated(self.state)],

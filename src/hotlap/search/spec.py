@@ -118,6 +118,9 @@ class SearchSpec:
             if theirs[key] != mine[key]:
                 if key == "digest":
                     return "the recipe's file was changed"
+                if key == "is_own_length":
+                    was, now = ("not given", "given") if theirs[key] else ("given", "not given")
+                    return f"--max-steps was {was}, now it is {now}"
                 return f"{key} was {theirs[key]}, now it is {mine[key]}"
         return None
 

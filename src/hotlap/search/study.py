@@ -108,7 +108,7 @@ class Study:
         if different is None and changed is not None and not is_over:
             different = f"'{changed}', which the recipe imports, was changed"
         if different is not None:
-            if self._holds_work(records):
+            if self._holds_work(records, state):
                 raise UsageError(_another_search(self.folder, different))
             self._delete(state)
             self.notes.append(
@@ -129,9 +129,11 @@ class Study:
         self.spec, self.origin = replace(begun, recipe=asked.recipe), origin
         return records
 
-    def _holds_work(self, records: list[dict[str, Any]]) -> bool:
-        """True if a trial has ended, or was saved and can be continued."""
+    def _holds_work(self, records: list[dict[str, Any]], state: SearchState) -> bool:
+        """True if a trial has ended, was saved and can be continued, or may still run on Ray."""
         if any(record["kind"] == "result" for record in records):
+            return True
+        if any(lease and "pid" not in lease for lease in state.open.values()):
             return True
         trials = list(self._trial_folders())
         return not any(map(asks_in_vain, trials)) and any(map(is_saved, trials))
@@ -145,10 +147,16 @@ class Study:
         """Delete what the folder holds of another search."""
         for lease in state.open.values():
             end_orphan(lease)
-        # The journal last: trials without one are refused.
-        for path in list(self._trial_folders()):
-            shutil.rmtree(path)
-        self._journal.clear()
+        try:
+            # The journal last: trials without one are refused.
+            for path in list(self._trial_folders()):
+                shutil.rmtree(path)
+            self._journal.clear()
+        except OSError as error:
+            raise UsageError(
+                f"the search in '{self.folder}' has no result, and cannot be deleted: {error}. "
+                "Choose another folder with --run-dir."
+            ) from error
 
     def _check_no_trials(self) -> None:
         """Refuse a folder with trials of a search whose journal is missing.

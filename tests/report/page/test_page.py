@@ -252,6 +252,14 @@ def test_a_search_says_whether_it_was_worth_it(verdict: str, words: str) -> None
         assert each in shown, each
 
 
+def test_trials_that_were_compared_after_shares_of_their_steps_are_said_to_be() -> None:
+    found = documents.search()
+    shown = words_of(found | {"search": found["search"] | {"is_own_length": True}})
+    assert "loss after 33% of the run" in shown and "loss after the whole run" in shown
+    assert "after 100 steps" not in shown
+    assert "100, 300 steps of the recipe's own configuration, others after the same" in shown
+
+
 def test_a_search_without_a_comparison_claims_nothing() -> None:
     shown = words_of(documents.search() | {"comparison": None})
     assert "so it may be the noise of one" in shown and "Yes" not in shown

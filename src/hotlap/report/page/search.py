@@ -8,7 +8,12 @@ from hotlap.report.page.importance import LEAST_TRIALS, importances
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.parallel import Axis, draw_parallel
-from hotlap.report.page.search_tables import section_of_settings, section_of_trials, value_text
+from hotlap.report.page.search_tables import (
+    rung_text,
+    section_of_settings,
+    section_of_trials,
+    value_text,
+)
 from hotlap.report.page.view import (
     Block,
     Chart,
@@ -60,9 +65,11 @@ def _objective(document: Document) -> tuple[str, bool]:
 def _answer(document: Document) -> str:
     best, found = part_of(document, "best"), part_of(document, "comparison")
     name, _ = _objective(document)
+    what = f"trial {best.get('number')}, {name} {wording.number(best.get('value'))}"
+    if document.get("is_over") is False:
+        return _so_far(document, what if best else "")
     if not best:
         return _without_best(document)
-    what = f"trial {best.get('number')}, {name} {wording.number(best.get('value'))}"
     front = list_of(document, "front")
     if front:
         names = " and ".join(each for each, _ in objectives_of(document))
@@ -82,6 +89,14 @@ def _answer(document: Document) -> str:
         f"Not beyond the noise of seeds: the best one, {what}, differs from the recipe's own "
         f"configuration {words}, an interval that contains 0."
     )
+
+
+def _so_far(document: Document, best: str) -> str:
+    """Return what to say of a search that still runs, or was interrupted."""
+    wanted = wording.number(part_of(document, "search").get("trials"))
+    ended = sum(trial.get("state") != "open" for trial in list_of(document, "trials"))
+    words = f"The search is not over: {ended} of {wanted} trials have been compared or have ended."
+    return f"{words} The best one so far is {best}." if best else words
 
 
 def _without_best(document: Document) -> str:
@@ -271,7 +286,8 @@ def _parameters(document: Document) -> Section:
         )
         for each in dict.fromkeys(key for trial in trials for key in part_of(trial, "parameters"))
     ]
-    axes.append(Axis(f"{name} after {wording.number(first)} steps", values))
+    after = rung_text(part_of(document, "search"), first)
+    axes.append(Axis(f"{name} after {after}", values))
     order = sorted(range(len(values)), key=lambda k: -values[k] if is_more else values[k])
     good = {*order[: max(1, round(_GOOD * len(order)))]}
     numbers = [trial.get("number") for trial in trials]
@@ -284,8 +300,8 @@ def _parameters(document: Document) -> Section:
     }
     title = "Each trial as a line through its parameters and its value"
     caption = (
-        f"Each line is a trial; the last axis is its {name} after {wording.number(first)} steps, "
-        "which all of these trials have taken."
+        f"Each line is a trial; the last axis is its {name} after {after}, to which all of these "
+        "trials have come."
     )
     marked = [place in good for place in range(len(trials))]
     return Section(
@@ -314,10 +330,10 @@ def _importance(document: Document) -> Section:
         for each in found
     ]
     words = "Share of the differences between trials that each parameter explains"
+    after = rung_text(part_of(document, "search"), first)
     caption = (
-        f"{words}: of the variance of their ranks after {wording.number(first)} steps, the part "
-        "between groups of the parameter's values (thirds, where these are numbers). Parameters "
-        "that act together are not seen. Chance: what 19 of 20 parameters without any effect stay "
-        "below."
+        f"{words}: of the variance of their ranks after {after}, the part between groups of the "
+        "parameter's values (thirds, where these are numbers). Parameters that act together are "
+        "not seen. Chance: what 19 of 20 parameters without any effect stay below."
     )
     return Section(title, [Chart.of(lambda width: draw_stacks(rows, width, "%", words), caption)])

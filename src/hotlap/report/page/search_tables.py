@@ -29,7 +29,7 @@ def section_of_trials(document: Document) -> Section:
         "trial",
         *names,
         "state",
-        *(f"{name} at {rung}" for rung in rungs),
+        *(f"{name} after {rung_text(part_of(document, 'search'), int(rung))}" for rung in rungs),
         "time",
         "memory",
         "why",
@@ -72,7 +72,7 @@ def section_of_settings(document: Document) -> Section:
     rows = [
         ("method", str(spec.get("method"))),
         ("objective", ", ".join([str(spec.get("objective")), *map(str, list_of(spec, "more"))])),
-        ("compared after", ", ".join(map(wording.number, list_of(spec, "rungs"))) + " steps"),
+        ("compared after", _compared_after(spec)),
         ("one of this many continues", wording.number(spec.get("reduction"))),
         ("memory limit", wording.size(limit) if wording.is_number(limit) else "none"),
         ("schedule of a trial", _SCHEDULES.get(str(spec.get("schedule") or "whole"), "")),
@@ -83,6 +83,25 @@ def section_of_settings(document: Document) -> Section:
         "What was searched, and how",
         [Table(("parameter", "space"), space), Table(("what", "value"), rows)],
     )
+
+
+def rung_text(spec: Document, rung: int) -> str:
+    """Return in words after how much of its run a trial is compared.
+
+    Args:
+        spec: settings of the search.
+        rung: one of its steps.
+    """
+    if not spec.get("is_own_length"):
+        return f"{wording.number(rung)} steps"
+    share = rung / list_of(spec, "rungs")[-1]
+    return "the whole run" if share == 1 else f"{share:.0%} of the run"
+
+
+def _compared_after(spec: Document) -> str:
+    steps = ", ".join(map(wording.number, list_of(spec, "rungs"))) + " steps"
+    shares = " of the recipe's own configuration, others after the same shares of their steps"
+    return steps + (shares if spec.get("is_own_length") else "")
 
 
 def _words(value: Any) -> str:

@@ -1,13 +1,14 @@
 """Techniques are switched in the process that trains; what cannot be switched is said."""
 
 import gc
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hotlap.attach import seams
 from hotlap.attach.live import LiveTechniques
@@ -99,6 +100,41 @@ def test_samples_are_served_from_memory_only_while_that_is_on() -> None:
     assert live.failures() == {} and served() == 0
     assert epoch([0]) == plain and served() == 16
     assert epoch([]) == plain and served() == 16
+
+
+class Augmented(Dataset[torch.Tensor]):
+    """What is computed before the first draw can be kept."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = torch.arange(4.0) * index
+        image = image.roll(random.randint(0, 3))
+        return image + 1
+
+
+def test_a_dataset_that_draws_is_prepared_for_a_live_race() -> None:
+    loader = DataLoader(Augmented(), batch_size=4)
+    live = LiveTechniques([{"resident": {}}])
+
+    def epoch(wanted: Sequence[int]) -> list[Any]:
+        random.seed(1)
+        live.use(wanted)
+        live.iterator_wanted(loader)
+        iterator = iter(loader)
+        live.iterator_made(loader, iterator)
+        return [batch.tolist() for batch in iterator]
+
+    plain = epoch([])
+    assert live.failures() == {}
+    ((_, _, target),) = live._parts[0].targets()
+    parts = target.notes["resident_parts"]
+    before = parts.computed
+    assert epoch([0]) == plain and parts.served >= 64 and parts.computed == before
+    served = parts.served
+    # Off again, only what is looked at before each epoch comes from memory.
+    assert epoch([]) == plain and parts.served < served + 64
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -127,7 +127,8 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         plural = "s are" if len(hidden) > 1 else " is"
         console.print(
             f"{len(hidden)} technique{plural} not applicable to this script on this host; the same "
-            "command with `--all` lists them with the reasons, and measures nothing again."
+            "command with `--all` lists them with the reasons. It measures nothing again, unless "
+            "the result is undecided."
         )
 
 

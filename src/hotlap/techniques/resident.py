@@ -169,7 +169,10 @@ def _serve_rows(target: FeedTarget, dataset: Any, read: Fetch) -> Fetch:
     if target.fill_ahead:
         rows.fill(dataset, read_parts)
         if rows.draws:
+            # In a live race it is switched off while it is prepared.
+            is_on, parts.is_on = parts.is_on, True
             parts.fill(dataset, read)
+            parts.is_on = is_on
     return fetch
 
 

@@ -1,6 +1,7 @@
 """`hotlap search`: real trials of a recipe, in processes that can be killed."""
 
 import errno
+import importlib.util
 import io
 import json
 import os
@@ -340,18 +341,17 @@ def test_no_configuration_of_a_small_space_is_trained_twice(here: Path) -> None:
 
     # The recipe's own width is 8, its batch size 16.
     small = ("width=choice(8,16,32)", "lr=choice(0.1,0.01)")
-    for method, trials in (("random", 7), ("asha", 7), ("grid", 7), ("tpe", 7)):
-        if method == "tpe":
-            pytest.importorskip("optuna")
+    has_optuna = importlib.util.find_spec("optuna") is not None
+    for method in ("random", "asha", "grid", *(["tpe"] if has_optuna else [])):
         found = asked(method, *small)
-        assert found.spec.trials == trials, method
+        assert found.spec.trials == 7, method
         assert ("the space has 7 configurations, so there are 7 trials" in found.notes) == (
             method != "grid"
         )
         state = SearchState(found.spec)
-        for number in range(trials):
+        for number in range(7):
             state.trials.append(TrialState(number, propose(found.space, state)))
-        assert len({json.dumps(trial.values) for trial in state.trials}) == trials
+        assert len({json.dumps(trial.values) for trial in state.trials}) == 7
     # A point is tried whichever were tried before.
     grid = asked("grid", *small)
     known = [TrialState(0, grid.spec.defaults or {}), TrialState(1, grid_points(grid.space, 3)[0])]

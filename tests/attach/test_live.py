@@ -130,11 +130,13 @@ def test_a_dataset_that_draws_is_prepared_for_a_live_race() -> None:
     assert live.failures() == {}
     ((_, _, target),) = live._parts[0].targets()
     parts = target.notes["resident_parts"]
-    before = parts.computed
-    assert epoch([0]) == plain and parts.served >= 64 and parts.computed == before
+    before, computed = parts.served, parts.computed
+    # A few are computed again, to see whether they are still the same.
+    assert epoch([0]) == plain
+    assert parts.served - before >= 32 and parts.computed - computed <= 32
     served = parts.served
     # Off again, only what is looked at before each epoch comes from memory.
-    assert epoch([]) == plain and parts.served < served + 64
+    assert epoch([]) == plain and parts.served - served < 32
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -357,6 +357,12 @@ def test_no_configuration_of_a_small_space_is_trained_twice(here: Path) -> None:
     known = [TrialState(0, grid.spec.defaults or {}), TrialState(1, grid_points(grid.space, 3)[0])]
     third = propose(grid.space, SearchState(grid.spec, [*known, TrialState(2, known[0].values)]))
     assert third == grid_points(grid.space, 3)[1]
+    # A point that a grid has twice is tried once.
+    twice = asked("grid", "width=choice(16,16,32)", "lr=choice(0.1)")
+    state = SearchState(twice.spec)
+    for number in range(twice.spec.trials):
+        state.trials.append(TrialState(number, propose(twice.space, state)))
+    assert [trial.values["width"] for trial in state.trials] == [8, 16, 32]
     # The recipe's own configuration is a point of the grid.
     assert asked("grid", "width=choice(8,16,32)", "lr=choice(0.0001,0.1)").spec.trials == 6
     # What has more configurations than trials is left as it is.

@@ -113,12 +113,12 @@ def _count(each: Distribution) -> float:
 
 
 def grid_points(space: Space, points: int) -> list[dict[str, Value]]:
-    """Return the values of a grid's trials, without those that are the recipe's own.
+    """Return the values of a grid's trials, each once, without those that are the recipe's own.
 
     Raises:
         UsageError: the grid is empty, or a derived parameter has no value at one of its points.
     """
-    found = []
+    found: list[dict[str, Value]] = []
     for point in grid(space.distributions, points):
         try:
             values = space.complete(point)
@@ -127,7 +127,7 @@ def grid_points(space: Space, points: int) -> list[dict[str, Value]]:
                 f"the Derived parameters have no value for the grid's point {point}: {error}. Use "
                 "Derived functions that accept it, or --method random, which draws again."
             ) from error
-        if values != space.defaults:
+        if values != space.defaults and values not in found:
             found.append(values)
     return found
 

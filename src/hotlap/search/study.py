@@ -264,7 +264,7 @@ def difference(
         first: its line in the journal.
     """
     # Trials keep the threads that they began with, and what an earlier version did without asking.
-    free = ["threads", *(name for name in ("is_own_length",) if name not in first)]
+    free = ["threads"] + ([] if "is_own_length" in first else ["is_own_length"])
     if Path(spec.recipe).resolve() in (Path(begun.recipe).resolve(), Path(origin.recipe)):
         free.append("recipe")
     return replace(spec, **{name: getattr(begun, name) for name in free}).difference(begun)

@@ -20,6 +20,7 @@ What a machine without a network must be given, beside the repository: wheels of
 docstring_parser and rich_rst where torch, numpy, safetensors, rich, psutil, pillow and pytest are
 there (the part `env` lists what is missing); PYTHONPATH=src where hotlap is not installed. Data are
 not needed: without FashionMNIST images are random, and without a text Python's own library is read.
+nanoGPT is measured where NANOGPT names a copy of its model.py.
 `--quick --device cpu` runs all of it in small, anywhere. `--dry-run` lists the parts, what each
 needs and its price, and which of them a call would come to; so does a call without a GPU.
 """

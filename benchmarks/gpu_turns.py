@@ -53,6 +53,8 @@ class Sizes:
     """Folder for traces; none is kept without it."""
     ends: float = float("inf")
     """When to begin nothing more, by `time.monotonic()`."""
+    only: tuple[str, ...] = ()
+    """Names of the ways that are measured; all, if there are none."""
 
     def left_s(self) -> float:
         return self.ends - time.monotonic()
@@ -273,6 +275,8 @@ def in_turns(ways: Mapping[str, Any], sizes: Sizes, per_step: int, trace_of: str
     """
     ready: dict[str, Way] = {}
     for name, made in ways.items():
+        if sizes.only and name not in sizes.only:
+            continue
         make, around = made if isinstance(made, tuple) else (made, None)
         way = attempted(name, lambda m=make, a=around, n=name: Way(n, m, sizes, a), sizes)
         if way is not None:

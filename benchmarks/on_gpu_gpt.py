@@ -3,9 +3,17 @@
 `gpt` measures the loop that an expert writes (autocast, model and loss compiled together, fused
 AdamW, text on the device) at several batches, and the engine's best plan. `gpt-ladder` changes one
 thing of that plan at a time. Ways run one after another, since two do not fit; no loss is read.
+What they compile is compiled before, by processes beside each other.
+
+With `NANOGPT=FILE`, a copy of nanoGPT's model.py, its loop is measured, too: batch 12 as by default
+and larger ones, with one update for each batch as in its own bench.py.
 """
 
 import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +23,12 @@ import torch
 from torch import nn
 
 from benchmarks import gpt_by_engine, gpt_by_hand
-from benchmarks.gpu_turns import FUSED, RESIDENT, Engine, Sizes, Way, attempted, forget, tell
+from benchmarks.gpu_turns import FUSED, RESIDENT, Engine, Sizes, Tf32, Way, attempted, forget, tell
 
 plain, recipe = gpt_by_hand.plain, gpt_by_engine.recipe
 PEAKS = (("H100 PCIe", 756e12), ("H100", 989e12), ("H200", 989e12), ("A100", 312e12))
 """Part of a device's name -> operations a second in bfloat16, dense, as its maker says."""
+NANOGPT = os.environ.get("NANOGPT")
 TINY = plain.Config(layers=1, heads=2, width=32, block=32)
 STEPS = 10**6
 MASTERS = {**FUSED, "master_weights": {}}
@@ -35,6 +44,8 @@ class Rung:
     batch: int
     plan: dict[str, Any] | None = None
     """None for the loop by hand."""
+    is_peer: bool = False
+    """nanoGPT's model and loop, where there is a copy of it."""
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What else of the task is another."""
     on_device: bool = False
@@ -43,14 +54,18 @@ class Rung:
 
 
 HEADLINE = (
-    Rung("by hand, batch 12", 75, 12),
-    Rung("engine, masters, loss compiled, batch 32", 90, 32, BEST),
-    Rung("by hand, batch 32", 60, 32),
-    Rung("engine, masters, loss compiled, batch 64", 75, 64, BEST, keeps_trace=True),
-    Rung("by hand, batch 64", 60, 64),
-    Rung("engine, masters, loss compiled, batch 32, again", 45, 32, BEST),
-    Rung("by hand, batch 32, again", 40, 32),
+    Rung("nanoGPT, batch 12", 20, 12, is_peer=True),
+    Rung("engine, masters, loss compiled, batch 32", 25, 32, BEST, keeps_trace=True),
+    Rung("nanoGPT, batch 32", 20, 32, is_peer=True),
+    Rung("by hand, batch 12", 20, 12),
+    Rung("by hand, batch 32", 20, 32),
+    Rung("engine, masters, loss compiled, batch 64", 45, 64, BEST),
+    Rung("nanoGPT, batch 64", 40, 64, is_peer=True),
+    Rung("by hand, batch 64", 40, 64),
+    Rung("engine, masters, loss compiled, batch 32, again", 25, 32, BEST),
+    Rung("nanoGPT, batch 12, again", 20, 12, is_peer=True),
 )
+"""Prices are without compiling, but for batches of 64, of which one at a time fits."""
 LADDER = (
     Rung("masters, loss compiled", 60, 32, BEST),
     Rung("autocast", 25, 32, {**FUSED, "autocast": {}}),
@@ -126,6 +141,62 @@ class ByHand:
             self.optimizer.zero_grad(set_to_none=True)
 
 
+class NanoGpt:
+    """The loop of nanoGPT's train.py around its own model; its loss is not read."""
+
+    def __init__(self, config: Any, batch: int, sizes: Sizes) -> None:
+        torch.manual_seed(0)
+        self.device, self.batch, self.block = sizes.device.name, batch, config.block
+        found = importlib.util.spec_from_file_location("nanogpt_model", NANOGPT or "")
+        assert found is not None and found.loader is not None
+        nanogpt = importlib.util.module_from_spec(found)
+        sys.modules["nanogpt_model"] = nanogpt
+        found.loader.exec_module(nanogpt)
+        text = gpt_by_hand.load(gpt_by_hand.find(), train=True)
+        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        made = nanogpt.GPT(
+            nanogpt.GPTConfig(
+                block_size=config.block, vocab_size=config.vocabulary, n_layer=config.layers,
+                n_head=config.heads, n_embd=config.width, dropout=0.0, bias=False,
+            )
+        ).to(self.device)  # fmt: skip
+        kind = sizes.device.kind
+        self.optimizer = made.configure_optimizers(0.1, 6e-4, (0.9, 0.95), kind)
+        self.scaler = torch.amp.GradScaler(kind, enabled=False)
+        self.parameters = list(made.parameters())
+        self.model = torch.compile(made)
+        self.number = 0
+        self.given = self._batch()
+
+    def _batch(self) -> list[torch.Tensor]:
+        starts = torch.randint(len(self.text) - self.block, (self.batch,)).tolist()
+        given = []
+        for shift in (0, 1):
+            windows = (self.text[s + shift : s + shift + self.block].long() for s in starts)
+            rows = torch.stack(list(windows))
+            if self.device.startswith("cuda"):
+                rows = rows.pin_memory()
+            given.append(rows.to(self.device, non_blocking=True))
+        return given
+
+    def __call__(self, count: int) -> None:
+        for _ in range(count):
+            rate = plain.learning_rate(self.number, 6e-4, 100, STEPS)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.number += 1
+            with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16):
+                _, loss = self.model(*self.given)
+            # The next batch is read while the device computes.
+            self.given = self._batch()
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad(set_to_none=True)
+
+
 def operations(config: Any) -> int:
     """Return the operations that training takes for a token: 6 a weight, and attention's."""
     with torch.device("meta"):
@@ -149,7 +220,13 @@ def climb(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
     config = plain.SIZES[size]
     per_token, peak = operations(config), peak_of(sizes)
     sizes.rows.add(size=size, operations_a_token=per_token, peak=peak, tokens_a_sample=config.block)
-    for rung in rungs:
+    chosen = [rung for rung in rungs if not sizes.only or rung.name in sizes.only]
+    if not sizes.only:
+        _compile_ahead(rungs, sizes)
+    for rung in chosen:
+        if rung.is_peer and NANOGPT is None:
+            sizes.rows.add(way=rung.name, not_reached="NANOGPT names no copy of its model.py")
+            continue
         price_s = rung.price_s / 10 if sizes.is_small else rung.price_s
         if sizes.left_s() < price_s:
             sizes.rows.add(way=rung.name, not_reached=f"it takes about {price_s:g} s")
@@ -160,17 +237,59 @@ def climb(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
         forget()
 
 
+def _compile_ahead(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
+    """Fill the cache of what is compiled, by processes that each take some steps of a way.
+
+    As many run beside each other as fit into memory, at about a GiB for each sample of a batch.
+    """
+    if not sizes.is_cuda or sizes.is_small:
+        return
+    begin, room = time.monotonic(), torch.cuda.mem_get_info(sizes.device.name)[0] / 2**30
+    command = [sys.executable, "-m", "benchmarks.on_gpu", sizes.rows.part, "--device"]
+    command += [sizes.device.name, "--rounds", "1", "--turn", "0.01", "--only"]
+    waiting = [rung for rung in rungs if _is_compiled_ahead(rung)]
+    running: list[tuple[subprocess.Popen[bytes], int]] = []
+    codes: list[int] = []
+    ends = sizes.ends - sizes.left_s() / 2
+    try:
+        while (waiting or running) and time.monotonic() < ends:
+            while waiting and sum(batch for _, batch in running) + waiting[0].batch < room:
+                rung = waiting.pop(0)
+                started = subprocess.Popen([*command, rung.name], stdout=subprocess.DEVNULL)
+                running.append((started, rung.batch))
+            codes += [process.returncode for process, _ in running if process.poll() is not None]
+            running = [each for each in running if each[0].returncode is None]
+            time.sleep(0.1)
+    finally:
+        for process, _ in running:
+            process.kill()
+            process.wait()
+    late = [rung.name for rung in waiting]
+    seconds = time.monotonic() - begin
+    sizes.rows.add(way="compiled ahead", seconds=seconds, codes=codes, not_reached=late)
+
+
+def _is_compiled_ahead(rung: Rung) -> bool:
+    if rung.is_peer and NANOGPT is None:
+        return False
+    compiles = rung.plan is None or "compile" in rung.plan
+    return compiles and rung.batch <= 32 and not rung.name.endswith(", again")
+
+
 def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: Sizes) -> None:
     begin = time.monotonic()
     # In small all are alike, so that most find what they compile in the cache.
     batch = 2 if sizes.is_small else rung.batch
     config = plain.SIZES[size]
     make: Callable[[], Any]
-    if rung.plan is None:
+    if rung.is_peer:
+        make = lambda: NanoGpt(config, batch, sizes)  # noqa: E731
+    elif rung.plan is None:
         make = lambda: ByHand(config, batch, sizes)  # noqa: E731
     else:
         make = lambda: Engine(_task(rung, size, batch), rung.plan or {}, sizes)  # noqa: E731
-    way = Way(rung.name, make, sizes)
+    # nanoGPT's loop allows TF32.
+    way = Way(rung.name, make, sizes, Tf32 if rung.is_peer else None)
     values = [way.turn() for _ in range(min(4, sizes.rounds))]
     tokens = batch * config.block
     tell(sizes, rung.name, values, tokens)

@@ -32,7 +32,7 @@ NANOGPT = os.environ.get("NANOGPT")
 TINY = plain.Config(layers=1, heads=2, width=32, block=32)
 STEPS = 10**6
 MASTERS = {**FUSED, "master_weights": {}}
-BEST = {**MASTERS, "compile": {"region": "loss"}}
+BEST = {**MASTERS, "compile": {"region": "loss"}, "pinned": {}}
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,27 @@ class Rung:
     batch: int
     plan: dict[str, Any] | None = None
     """None for the loop by hand."""
-    is_peer: bool = False
-    """nanoGPT's model and loop, where there is a copy of it."""
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What else of the task is another."""
     on_device: bool = False
     """Windows side by side, gathered on the device, in place of ones read from the text."""
     keeps_trace: bool = False
+    is_peer: bool = False
+    """nanoGPT's model, where there is a copy of it; its loop, too, if there is no plan."""
 
 
 HEADLINE = (
-    Rung("nanoGPT, batch 12", 20, 12, is_peer=True),
-    Rung("engine, masters, loss compiled, batch 32", 25, 32, BEST, keeps_trace=True),
-    Rung("nanoGPT, batch 32", 20, 32, is_peer=True),
-    Rung("by hand, batch 12", 20, 12),
-    Rung("by hand, batch 32", 20, 32),
-    Rung("engine, masters, loss compiled, batch 64", 45, 64, BEST),
-    Rung("nanoGPT, batch 64", 40, 64, is_peer=True),
-    Rung("by hand, batch 64", 40, 64),
-    Rung("engine, masters, loss compiled, batch 32, again", 25, 32, BEST),
-    Rung("nanoGPT, batch 12, again", 20, 12, is_peer=True),
+    Rung("nanoGPT, batch 12", 15, 12, is_peer=True),
+    Rung("engine, nanoGPT's model, batch 32", 20, 32, BEST, is_peer=True, keeps_trace=True),
+    Rung("nanoGPT, batch 32", 15, 32, is_peer=True),
+    Rung("engine, nanoGPT's model, batch 64", 25, 64, BEST, is_peer=True),
+    Rung("nanoGPT, batch 64", 20, 64, is_peer=True),
+    Rung("engine, masters, loss compiled, batch 32", 25, 32, BEST),
+    Rung("by hand, batch 32", 25, 32),
+    Rung("engine, nanoGPT's model, batch 32, again", 20, 32, BEST, is_peer=True),
+    Rung("nanoGPT, batch 12, again", 15, 12, is_peer=True),
 )
-"""Prices are without compiling, but for batches of 64, of which one at a time fits."""
+"""Prices are without compiling, which is done before."""
 LADDER = (
     Rung("masters, loss compiled", 60, 32, BEST),
     Rung("autocast", 25, 32, {**FUSED, "autocast": {}}),
@@ -141,25 +140,36 @@ class ByHand:
             self.optimizer.zero_grad(set_to_none=True)
 
 
+def nanogpt(config: Any) -> Any:
+    """Return nanoGPT's own model."""
+    name = "nanogpt_model"
+    if name not in sys.modules:
+        found = importlib.util.spec_from_file_location(name, NANOGPT or "")
+        assert found is not None and found.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(sys.modules[name])
+    module = sys.modules[name]
+    options = module.GPTConfig(
+        block_size=config.block, vocab_size=config.vocabulary, n_layer=config.layers,
+        n_head=config.heads, n_embd=config.width, dropout=0.0, bias=False,
+    )  # fmt: skip
+    return module.GPT(options)
+
+
+def nanogpt_loss(model: Any, batch: Any) -> torch.Tensor:
+    inputs, targets = batch
+    return model(inputs, targets.contiguous())[1]
+
+
 class NanoGpt:
     """The loop of nanoGPT's train.py around its own model; its loss is not read."""
 
     def __init__(self, config: Any, batch: int, sizes: Sizes) -> None:
         torch.manual_seed(0)
         self.device, self.batch, self.block = sizes.device.name, batch, config.block
-        found = importlib.util.spec_from_file_location("nanogpt_model", NANOGPT or "")
-        assert found is not None and found.loader is not None
-        nanogpt = importlib.util.module_from_spec(found)
-        sys.modules["nanogpt_model"] = nanogpt
-        found.loader.exec_module(nanogpt)
         text = gpt_by_hand.load(gpt_by_hand.find(), train=True)
         self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        made = nanogpt.GPT(
-            nanogpt.GPTConfig(
-                block_size=config.block, vocab_size=config.vocabulary, n_layer=config.layers,
-                n_head=config.heads, n_embd=config.width, dropout=0.0, bias=False,
-            )
-        ).to(self.device)  # fmt: skip
+        made = nanogpt(config).to(self.device)
         kind = sizes.device.kind
         self.optimizer = made.configure_optimizers(0.1, 6e-4, (0.9, 0.95), kind)
         self.scaler = torch.amp.GradScaler(kind, enabled=False)
@@ -273,7 +283,7 @@ def _is_compiled_ahead(rung: Rung) -> bool:
     if rung.is_peer and NANOGPT is None:
         return False
     compiles = rung.plan is None or "compile" in rung.plan
-    return compiles and rung.batch <= 32 and not rung.name.endswith(", again")
+    return compiles and not rung.name.endswith(", again")
 
 
 def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: Sizes) -> None:
@@ -282,14 +292,14 @@ def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: S
     batch = 2 if sizes.is_small else rung.batch
     config = plain.SIZES[size]
     make: Callable[[], Any]
-    if rung.is_peer:
+    if rung.is_peer and rung.plan is None:
         make = lambda: NanoGpt(config, batch, sizes)  # noqa: E731
     elif rung.plan is None:
         make = lambda: ByHand(config, batch, sizes)  # noqa: E731
     else:
         make = lambda: Engine(_task(rung, size, batch), rung.plan or {}, sizes)  # noqa: E731
     # nanoGPT's loop allows TF32.
-    way = Way(rung.name, make, sizes, Tf32 if rung.is_peer else None)
+    way = Way(rung.name, make, sizes, Tf32 if rung.is_peer and rung.plan is None else None)
     values = [way.turn() for _ in range(min(4, sizes.rounds))]
     tokens = batch * config.block
     tell(sizes, rung.name, values, tokens)
@@ -304,6 +314,9 @@ def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: S
 def _task(rung: Rung, size: str, batch: int) -> Any:
     made = recipe.task(size=size, steps=STEPS, batch_size=batch)
     changes = {"held_out": None, **rung.changes}
+    if rung.is_peer:
+        config = plain.SIZES[size]
+        changes |= {"model": lambda: nanogpt(config), "loss": nanogpt_loss}
     if rung.on_device:
         text = gpt_by_hand.load(gpt_by_hand.find(), train=True)
         block = plain.SIZES[size].block

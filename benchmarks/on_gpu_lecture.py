@@ -175,6 +175,10 @@ def mlp(sizes: Sizes) -> None:
         "by hand, graph, TF32": (lambda: ByHand(data, sizes, graphs[-1]), Tf32),
         "engine, graph, TF32": (lambda: Engine(task, GRAPH, sizes), Tf32),
         "engine, graph of 64, TF32": (lambda: Engine(task, BLOCKS, sizes), Tf32),
+        "engine, graph of 64, loss compiled, TF32": (
+            engine["engine, graph of 64, loss compiled"],
+            Tf32,
+        ),
         "plain again": lambda: PlainLoop(data, sizes),
     }
     in_turns(ways, sizes, BATCH, trace_of="engine, graph")

@@ -284,12 +284,11 @@ def test_a_users_own_function_is_not_called_ahead() -> None:
 
 def test_losses_of_many_samples_are_summed_wide(devices: list[FakeCuda]) -> None:
     del devices
-    from hotlap.engine.step.device_decision import TakenFlag
     from hotlap.engine.step.sums import add_to, widen
 
     totals = widen(torch.tensor(0.0)), widen(torch.tensor(2.0**30))
-    add_to(totals, torch.tensor(0.1), TakenFlag(torch.tensor(0.0)), 3)
-    add_to(totals, torch.tensor(float("nan")), TakenFlag(torch.tensor(1.0)), 5)
+    losses, found = torch.tensor([0.1, float("nan")]), torch.tensor([0.0, 1.0])
+    add_to(totals, losses, found, torch.tensor([3.0, 5.0]))
     # In float32 neither sum would hold these.
     assert float(totals[1]) == 2**30 + 3
     assert float(totals[0]) == float(torch.tensor(0.1).double() * 3)

@@ -179,12 +179,12 @@ def _build(
         acts_on.implementation,
         hardware,
         (model, _wrap_loss(task, target), optimizer),
+        scheduler if task.schedule_per == "step" else None,
         target,
         check_finite,
         reduce,
         partial(first_batch, source, hardware),
     )
-    step.look_ahead(scheduler if task.schedule_per == "step" else None, hardware)
     held_out = held_out_source(task, reduce)
     if held_out is not None:
         held_out = with_techniques(held_out, *around, is_held_out=True)

@@ -13,6 +13,9 @@ from hotlap.engine.step.sums import add_to, widen
 from hotlap.engine.steps import StepDone
 from hotlap.errors import RunError
 
+_AT_ONCE = 64
+"""Steps that are added up together."""
+
 
 class EpochClock:
     """Time and loss of one epoch; on a device of its own the loss is summed there, and read once.
@@ -29,6 +32,8 @@ class EpochClock:
         """Of the steps that were taken."""
         self.timed = self.timed_steps = 0
         """Samples, and steps, since this process took the epoch up."""
+        self._waiting: list[tuple[Any, Any, Any]] = []
+        """(loss, found, items) of steps that are not in the sums yet."""
         begun_loss = begun["loss"] if begun else 0.0
         # Nobody waits for a host's own number, and adding tensors up takes six times as long.
         self._loss: Any = begun_loss
@@ -40,6 +45,7 @@ class EpochClock:
     @property
     def totals(self) -> tuple[Any, Any]:
         """The sums so far: losses times items, and items."""
+        self._sum_up()
         return self._loss, self._items
 
     def add(self, step: StepDone) -> None:
@@ -56,15 +62,30 @@ class EpochClock:
                 self._loss += float(step.loss) * float(items)
                 self._items += float(items)
             return
-        items = widen(items)
-        if isinstance(step.is_taken, TakenFlag):
-            add_to(self.totals, step.loss, step.is_taken, items)
-        elif step.is_taken:
-            self._loss += widen(step.loss) * items
-            self._items += items
+        found = step.is_taken.found if isinstance(step.is_taken, TakenFlag) else None
+        if found is None and not step.is_taken:
+            return
+        self._waiting.append((step.loss, found, items))
+        if len(self._waiting) == _AT_ONCE:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Add what waits to the sums: each launch costs as much for one step as for many."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        zero = torch.zeros((), device=self.device.name)
+        losses, found, items = (list(column) for column in zip(*waiting, strict=True))
+        add_to(
+            (self._loss, self._items),
+            _stack([loss.detach().reshape(()) for loss in losses]),
+            _stack([zero if each is None else each for each in found]),
+            _column(items, self.device),
+        )
 
     def read(self) -> tuple[float, float]:
         """Return seconds, and the mean loss over the items whose updates were taken, else NaN."""
+        self._sum_up()
         items = float(self._items)
         if items < 0:
             raise RunError(
@@ -77,8 +98,20 @@ class EpochClock:
         return time.perf_counter() - self._begin, loss
 
     def to_json(self) -> dict[str, Any]:
+        self._sum_up()
         return {
             "steps": self.steps,
             "items": float(self._items),
             "loss": float(self._loss),
         }
+
+
+def _stack(numbers: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([widen(each) for each in numbers])
+
+
+def _column(items: list[Any], device: Device) -> torch.Tensor:
+    """Return what each step counted; numbers and scalars may be mixed."""
+    if any(isinstance(each, torch.Tensor) for each in items):
+        return _stack([torch.as_tensor(each, device=device.name).reshape(()) for each in items])
+    return widen(torch.tensor([float(each) for each in items], device=device.name))

@@ -149,7 +149,7 @@ def steps_of(
             if number == recorded:
                 take.update.recorder = recorded_operators(built.operators)
             ends = in_epoch == source.last
-            if scheduler is not None and is_taken:
+            if scheduler is not None and not take.follows_schedule and is_taken:
                 scheduler.step()
             if ends and built.scheduler is not None and steps_each_epoch(built):
                 built.scheduler.step()

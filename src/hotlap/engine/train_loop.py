@@ -47,8 +47,7 @@ def _in_blocks(
 ) -> Iterator[StepDone]:
     task = built.task
     total, number, first = task.total_steps, begin.step, begin.in_epoch
-    blocks = built.step.executor.blocks
-    ahead = None if blocks is None else blocks.ahead
+    scheduler = built.scheduler if task.schedule_per == "step" else None
     if total is not None and number >= total:
         return
     epochs = count(begin.epoch) if total is not None else range(begin.epoch, task.epochs or 0)
@@ -58,8 +57,8 @@ def _in_blocks(
             if number == begin.step:
                 check_first(built, done.is_taken)
             number += done.count
-            if ahead is not None and done.totals is None and done.is_taken:
-                ahead.step()
+            if scheduler is not None and not built.step.follows_schedule and done.is_taken:
+                scheduler.step()
             if done.ends_epoch and built.scheduler is not None and steps_each_epoch(built):
                 built.scheduler.step()
             yield done
@@ -102,8 +101,6 @@ def _epoch(
                 in_epoch == last, built, block.items, block.count, block.totals,
             )  # fmt: skip
             continue
-        # What comes next may ask the schedule itself.
-        built.step.settle()
         micros, asked = None, ""
         try:
             micros = rows.read(in_epoch)
@@ -132,7 +129,6 @@ def _epoch(
 def _singly(
     built: BuiltRun, epoch: int, first: int, number: int, retries: Retries
 ) -> Iterator[StepDone]:
-    built.step.settle()
     for in_epoch, samples, loss, is_taken in epoch_of(built, epoch, first, number, retries):
         number += 1
         ends = in_epoch == built.source.last

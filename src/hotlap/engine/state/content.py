@@ -88,6 +88,7 @@ def restore(built: BuiltRun, checkpoint: Checkpoint) -> Position:
     load_optimizer(built, checkpoint)
     if built.scheduler is not None:
         built.scheduler.load_state_dict(decode(state["schedule"]))
+        built.step.forget_rates()
     built.step.skipped = state["skipped"]
     if built.step.target.scaler is not None and state["scaler"] is not None:
         built.step.target.scaler.load_state_dict(decode(state["scaler"]))

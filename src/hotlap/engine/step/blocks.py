@@ -18,7 +18,7 @@ from hotlap.device.capture import Graph, in_one_line
 from hotlap.engine.step.device_decision import TakenFlag
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.rates_ahead import RatesAhead
-from hotlap.engine.step.sums import add_to, widen
+from hotlap.engine.step.sums import add_to
 from hotlap.engine.step.update import Update
 from hotlap.feed.sources.device_epoch import DeviceEpoch
 
@@ -53,7 +53,7 @@ class Blocks:
         update: of that step.
         device: a CUDA device.
         stream: that captures.
-        rates: the tensors that the optimizer reads its rates from.
+        ahead: the rates to come, where a schedule steps with the optimizer and they are known.
         most: steps of a block, at most.
     """
 
@@ -63,16 +63,14 @@ class Blocks:
         update: Update,
         device: Cuda,
         stream: Any,
-        rates: list[torch.Tensor],
+        ahead: RatesAhead | None,
         most: int,
     ) -> None:
         self._attempt, self._update, self._device = attempt, update, device
-        self._stream, self._rates = stream, rates
+        self._stream, self._ahead = stream, ahead
         self._wish = update.target.graph
         # Half as many, and so on: most of what the end of an epoch leaves.
         self._sizes = [most >> halved for halved in range(most.bit_length())]
-        self.ahead: RatesAhead | None = None
-        """The rates to come, where a schedule steps with the optimizer."""
         self._graphs: dict[int, tuple[Graph, Gradients]] = {}
         self._order = torch.zeros(0, dtype=torch.int64)
         self._place = torch.zeros((), dtype=torch.int64, device=device.name)
@@ -101,8 +99,8 @@ class Blocks:
             count: as `length` gives it.
             totals: the epoch's sums so far, see `Block`.
         """
-        if self.ahead is not None and not self.ahead.prepare(count):
-            self._wish.single = self.ahead.problem
+        if self._ahead is not None and not self._ahead.prepare(count):
+            self._wish.single = self._ahead.problem
             return None
         self._place_order(epoch, first)
         if count not in self._graphs and not self._capture(epoch, count):
@@ -115,8 +113,8 @@ class Blocks:
         self._wish.replays += count
         self._wish.launched_steps += count
         self._wish.launches += 1
-        if self.ahead is not None:
-            self.ahead.count(count)
+        if self._ahead is not None:
+            self._ahead.count(count)
         epoch.count_gathered(count)
         loss, found, *items = done[-1].unbind()
         after = self._totals[0].clone(), self._totals[1].clone()
@@ -161,19 +159,10 @@ class Blocks:
 
     def _steps(self, epoch: DeviceEpoch, count: int) -> torch.Tensor:
         """Queue steps; return what each decided, shape (count, 2) or (count, 3)."""
-        gather, decided = epoch.gatherer(), []
-        within = torch.arange(epoch.batch, device=self._device.name)
-        for _ in range(count):
-            index = self._order.index_select(0, self._place + within)
-            micros = [(len(part), gather(part)) for part in index.split(epoch.micro)]
-            if self.ahead is not None:
-                self.ahead.write(self._rates)
-            done = self._attempt(micros)
-            loss, found, *items = done.unbind()
-            counted = widen(items[0]) if items else epoch.batch
-            add_to(self._totals, loss, TakenFlag(found), counted)
-            if self.ahead is not None:
-                self.ahead.note(found)
-            self._place.add_(epoch.batch)
-            decided.append(done)
-        return torch.stack(decided)
+        within = torch.arange(count * epoch.batch, device=self._device.name)
+        index = self._order.index_select(0, self._place + within)
+        rows = torch.stack([self._attempt(micros) for micros in epoch.gather_steps(index)])
+        self._place.add_(count * epoch.batch)
+        losses, found, *items = rows.unbind(1)
+        add_to(self._totals, losses, found, items[0] if items else epoch.batch)
+        return rows

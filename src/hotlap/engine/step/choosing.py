@@ -7,10 +7,12 @@ from hotlap.device.accelerator import Cuda, Device, cannot_leave_out
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
+from hotlap.engine.step.device_rates import DeviceRates
 from hotlap.engine.step.graph import CapturedGraph
 from hotlap.engine.step.host_decision import HostDecision
 from hotlap.engine.step.passes import Passes
 from hotlap.engine.step.rank_sum import RankSum
+from hotlap.engine.step.rates_ahead import RatesAhead, why_unforeseen
 from hotlap.engine.step.sharded_sum import ShardedSum
 from hotlap.engine.step.step import Attempt, Decision, Step
 from hotlap.engine.step.update import Update
@@ -30,6 +32,7 @@ def step_of(
     implementation: str | None,
     hardware: Device,
     trained: tuple[Any, Any, Any],
+    scheduler: Any,
     target: StepTarget,
     check_finite: bool,
     reduce: Reduce,
@@ -42,6 +45,7 @@ def step_of(
         implementation: of the optimizer, as a technique has chosen it; None if none has.
         hardware: the device.
         trained: model, loss and optimizer.
+        scheduler: that steps with the optimizer, None if none does.
         target: what techniques act on.
         check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
         reduce: the ranks that train together.
@@ -53,7 +57,8 @@ def step_of(
         hardware=hardware,
         decides_on="host"
         if reduce.world > 1
-        else _place(task, implementation, hardware, trained[2], target, check_finite),
+        else _place(implementation, hardware, trained[2], scheduler, target, check_finite),
+        scheduler=scheduler,
         reduce=reduce,
         seed=task.seed,
         spare=spare,
@@ -71,6 +76,7 @@ def make_step(
     target: StepTarget,
     hardware: Device | None = None,
     decides_on: Place = "host",
+    scheduler: Any = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
     check_finite: bool = True,
@@ -87,6 +93,7 @@ def make_step(
         target: what the plan's techniques hung onto the step.
         hardware: a CUDA device, if anything but the host decides.
         decides_on: where it is decided whether an update is taken.
+        scheduler: that steps with the optimizer, None if none does.
         clip_norm: see `Task`.
         clip_value: see `Task`.
         check_finite: see `step_of`.
@@ -104,13 +111,19 @@ def make_step(
         check_finite=check_finite,
     )
     decision: Decision = HostDecision(update)
+    rates = ahead = None
     if decides_on == "async":
         assert isinstance(hardware, Cuda)
         decision = AsyncDecision(update, hardware)
         passes.watch = decision.read
     elif decides_on == "device":
         assert isinstance(hardware, Cuda)
-        decision = DeviceDecision(update, passes, hardware)
+        rates = DeviceRates(optimizer, hardware)
+        if scheduler is not None and why_unforeseen(scheduler, optimizer) is None:
+            ahead = RatesAhead(scheduler, optimizer, hardware)
+        if target.graph is not None or ahead is not None:
+            update.adapt_optimizer = rates.use_device_rates
+        decision = DeviceDecision(update, passes, hardware, rates, ahead)
     ranks = None
     if reduce is not None and reduce.world > 1:
         if target.sharding is not None and target.sharding.shares_parameters:
@@ -118,17 +131,20 @@ def make_step(
         else:
             ranks = RankSum(passes, optimizer, reduce, seed)
     attempt = Attempt(ranks or passes, update, decision)
-    if target.graph is None or decides_on != "device":
-        return Step(passes, update, decision, attempt, ranks)
+    if target.graph is None or rates is None:
+        return Step(passes, update, decision, attempt, ranks, ahead)
     assert isinstance(hardware, Cuda)
-    return Step(passes, update, decision, CapturedGraph(model, attempt, update, hardware))
+    if scheduler is not None and ahead is None:
+        target.graph.single = why_unforeseen(scheduler, optimizer)
+    graph = CapturedGraph(model, attempt, update, hardware, rates, ahead)
+    return Step(passes, update, decision, graph, ahead=ahead)
 
 
 def _place(
-    task: Task,
     implementation: str | None,
     hardware: Device,
     optimizer: Any,
+    scheduler: Any,
     target: StepTarget,
     check_finite: bool,
 ) -> Place:
@@ -138,8 +154,8 @@ def _place(
         return "device"
     if not check_finite:
         return "host"
-    # A schedule that steps with the optimizer must know at once whether that was taken.
-    is_asked = task.schedule is not None and task.schedule_per == "step"
+    # Such a schedule must be told at once whether the update was taken.
+    is_asked = scheduler is not None and why_unforeseen(scheduler, optimizer) is not None
     if is_asked or not _is_fused(implementation, optimizer):
         return "async"
     return "device" if cannot_leave_out(optimizer) is None else "async"

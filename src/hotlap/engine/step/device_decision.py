@@ -5,7 +5,9 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
+from hotlap.engine.step.device_rates import DeviceRates
 from hotlap.engine.step.passes import Passes
+from hotlap.engine.step.rates_ahead import RatesAhead
 from hotlap.engine.step.update import Update
 
 
@@ -17,14 +19,10 @@ class TakenFlag:
     """
 
     def __init__(self, found: torch.Tensor) -> None:
-        self._found = found
+        self.found = found
 
     def __bool__(self) -> bool:
-        return float(self._found) == 0
-
-    def zero_where_skipped(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss, 0 where the update was left out; nobody waits."""
-        return torch.where(self._found == 0, loss, torch.zeros_like(loss))
+        return float(self.found) == 0
 
 
 class DeviceDecision:
@@ -34,10 +32,20 @@ class DeviceDecision:
         update: what is taken or left out.
         passes: for what the loss counted.
         device: a CUDA device.
+        rates: that the optimizer reads, on the device.
+        ahead: writes them for each update, where a schedule steps with the optimizer.
     """
 
-    def __init__(self, update: Update, passes: Passes, device: Cuda) -> None:
+    def __init__(
+        self,
+        update: Update,
+        passes: Passes,
+        device: Cuda,
+        rates: DeviceRates,
+        ahead: RatesAhead | None = None,
+    ) -> None:
         self._update, self._passes, self._device = update, passes, device
+        self._rates, self._ahead = rates, ahead
         self._left_out = device.scalar(0.0)
         self._left_out_before = 0
         self._fitted_groups = 0
@@ -70,7 +78,11 @@ class DeviceDecision:
             for theirs in scaler._found_inf_per_device(update.optimizer).values():
                 # One decision for all: the scale falls where the update is left out.
                 found = torch.maximum(theirs, found, out=theirs)
+        if self._ahead is not None:
+            self._ahead.write(self._rates.tensors)
         update.apply_where(found)
+        if self._ahead is not None:
+            self._ahead.note(found)
         self._left_out.add_(found)
         dtype = torch.promote_types(loss.dtype, torch.float32)
         parts = [loss.to(dtype).reshape(()), found.to(dtype)]
@@ -98,10 +110,11 @@ class DeviceDecision:
     def _find_inf(self, loss: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
         if not self._update.check_finite:
             return self._device.scalar(0.0)
-        finite = torch.isfinite(loss)
+        # What is not finite leaves NaN: two kernels, where `isfinite` is made of five.
+        rest = loss - loss
         if norm is not None:
-            finite = finite & torch.isfinite(norm)
-        return torch.logical_not(finite).to(torch.float32)
+            rest = rest + (norm - norm)
+        return rest.ne_(0).to(torch.float32)
 
 
 def _make_state_fit(optimizer: Any) -> None:

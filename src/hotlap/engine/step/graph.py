@@ -11,7 +11,9 @@ import torch
 from hotlap.device.accelerator import Cuda
 from hotlap.device.capture import Graph, in_one_line
 from hotlap.engine.step.blocks import Block, Blocks, Gradients
+from hotlap.engine.step.device_rates import DeviceRates
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
+from hotlap.engine.step.rates_ahead import RatesAhead
 from hotlap.engine.step.update import Update
 from hotlap.feed.sources.device_epoch import DeviceEpoch
 from hotlap.nested import flatten_into, has_packed, rebuild
@@ -20,7 +22,6 @@ log = logging.getLogger("hotlap")
 
 _MOST_FORMS = 8
 """Forms of batches before one of them has come often enough to be captured."""
-_NOT_HELD = ("params", "lr", "initial_lr", "foreach", "fused", "capturable")
 
 
 class CapturedGraph:
@@ -35,6 +36,8 @@ class CapturedGraph:
         attempt: takes a step, and returns tensors on the device only.
         update: of that step.
         device: a CUDA device.
+        rates: that the optimizer reads, on the device.
+        ahead: the rates to come, where a schedule steps with the optimizer and they are known.
     """
 
     def __init__(
@@ -43,12 +46,13 @@ class CapturedGraph:
         attempt: Callable[[MicroBatches], torch.Tensor],
         update: Update,
         device: Cuda,
+        rates: DeviceRates,
+        ahead: RatesAhead | None = None,
     ) -> None:
         self._attempt, self._update, self._device = attempt, update, device
         self._wish = update.target.graph
         """What the technique asks for; it is told what happened."""
-        self._rates = _Rates(update.optimizer, device)
-        update.adapt_optimizer = self._rates.use_device_rates
+        self._rates = rates
         self._stream = device.new_stream()
         self._graph: Graph | None = None
         self._model = model
@@ -64,8 +68,7 @@ class CapturedGraph:
         """Those that parameters have as `.grad`, None if no graph left them."""
         self.blocks: Blocks | None = None
         if self._wish.steps > 1:
-            stream, rates = self._stream, self._rates.tensors
-            self.blocks = Blocks(attempt, update, device, stream, rates, self._wish.steps)
+            self.blocks = Blocks(attempt, update, device, self._stream, ahead, self._wish.steps)
 
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Replay a step, or take it as it is; return what the attempt returns."""
@@ -139,15 +142,12 @@ class CapturedGraph:
         self._wish.refused = self._why_not_replayed()
         if self._wish.refused is not None:
             return None
-        if blocks.ahead is None:
-            self._rates.follow()
+        self._rates.follow()
         found = blocks.take(epoch, first, count, totals)
         if found is None:
             # A capture that failed has left no gradients.
             self._shown = None
             return None
-        if blocks.ahead is not None:
-            self._rates.forget()
         self._update.has_begun, self.replayed = True, None
         self._show(found[1])
         return found[0]
@@ -314,62 +314,3 @@ def _form(micros: MicroBatches) -> tuple[Any, list[torch.Tensor]]:
     samples = tuple(count for count, _ in micros)
     forms = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
     return (specs, samples, forms), leaves
-
-
-class _Rates:
-    """The learning rates as tensors on the device, written to when a schedule has moved them.
-
-    The optimizer's groups keep their plain numbers for schedules and checkpoints; the tensors
-    stand in for them while the optimizer steps.
-    """
-
-    def __init__(self, optimizer: Any, device: Cuda) -> None:
-        self._optimizer, self._device = optimizer, device
-        self.tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
-        self._last: list[Any] = [None] * len(self.tensors)
-
-    def follow(self) -> None:
-        """Write rates that have changed."""
-        groups = self._optimizer.param_groups
-        for _ in groups[len(self.tensors) :]:
-            # A group that came later, with parameters that were frozen before.
-            self.tensors.append(self._device.scalar(0.0))
-            self._last.append(None)
-        for number, (group, tensor) in enumerate(zip(groups, self.tensors, strict=True)):
-            rate = group["lr"]
-            if isinstance(rate, torch.Tensor):
-                tensor.copy_(rate)
-            elif rate != self._last[number]:
-                tensor.fill_(rate)
-                self._last[number] = rate
-
-    def forget(self) -> None:
-        """Forget what was written: something else has written other rates."""
-        self._last = [None] * len(self.tensors)
-
-    def constant_hyperparameters(self) -> Any:
-        """Return what else the groups say."""
-        return [
-            {key: value for key, value in group.items() if key not in _NOT_HELD}
-            for group in self._optimizer.param_groups
-        ]
-
-    @contextlib.contextmanager
-    def use_device_rates(self) -> Iterator[None]:
-        """Let the groups ask for fused kernels that read their rate from the device.
-
-        They are `capturable` only where they are captured: torch raises without it there, and
-        warns of it elsewhere. The fused kernels are the same.
-        """
-        groups = self._optimizer.param_groups
-        before = [dict(group) for group in groups]
-        is_capturing = self._device.is_capturing()
-        for group, tensor in zip(groups, self.tensors, strict=True):
-            group.update({"lr": tensor, "fused": True, "foreach": False})
-            if "capturable" in group:
-                group["capturable"] = is_capturing
-        try:
-            yield
-        finally:
-            for group, old in zip(groups, before, strict=True):
-                group.update(old)

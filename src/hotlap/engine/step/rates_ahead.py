@@ -1,4 +1,4 @@
-"""`RatesAhead`: a table on the device of a schedule's next learning rates, for steps in a graph.
+"""`RatesAhead`: a table on the device of a schedule's next learning rates.
 
 A schedule that steps with the optimizer must not step where an update is left out, which only the
 device knows. So it is given the rates of the next updates, and counts those that it takes; the
@@ -45,8 +45,8 @@ class RatesAhead:
         self._attempted = self._known = self._followed = 0
         """Updates that were tried since the table was written, rates in it, and steps that the
         schedule itself has made since then."""
-        self.problem = None if is_foreseen(scheduler) else _why_not(scheduler)
-        """Why the next rates are not known; None if they are."""
+        self.problem: str | None = None
+        """Why the next rates are not known any more; None if they are."""
 
     def prepare(self, count: int) -> bool:
         """Have the rates of so many more updates on the device; False if they cannot be known."""
@@ -61,6 +61,17 @@ class RatesAhead:
             self._taken.zero_()
             self._attempted = self._followed = 0
         return self.problem is None
+
+    def begin(self, count: int) -> None:
+        """Have what `write` reads on the device, for so many updates.
+
+        Where the next rates are not known it is the current one, and the host steps the schedule.
+        """
+        if not self.prepare(count):
+            rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+            self._table.copy_(torch.tensor(rates).unsqueeze(1).expand_as(self._table))
+            self._taken.zero_()
+            self._attempted = self._followed = 0
 
     def write(self, rates: list[torch.Tensor]) -> None:
         """Write the rates of the next update; to be captured."""
@@ -79,17 +90,9 @@ class RatesAhead:
         """Count updates that the device was told to try."""
         self._attempted += attempts
 
-    def step(self) -> None:
-        """Let the schedule follow an update that the host knows was taken."""
-        self.settle()
-        self._scheduler.step()
-        if self._known:
-            self._taken.add_(1)
-            self._attempted, self._followed = self._attempted + 1, self._followed + 1
-
     def settle(self) -> None:
         """Let the schedule follow the updates that were taken; waits for the device."""
-        if self._attempted == self._followed:
+        if self.problem is not None or self._attempted == self._followed:
             return
         taken = int(self._taken)
         for _ in range(taken - self._followed):
@@ -97,9 +100,21 @@ class RatesAhead:
         self._followed = taken
         if self._attempted != taken:
             # Updates were left out, and will be looked for only once.
-            self._known = 0
-            self._attempted = self._followed = 0
-            self._taken.zero_()
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget the rates in the table."""
+        self._known = self._attempted = self._followed = 0
+        self._taken.zero_()
+
+
+def why_unforeseen(scheduler: Any, optimizer: Any) -> str | None:
+    """Return why a schedule's next rates are not known in advance, None if they are."""
+    if not is_foreseen(scheduler):
+        return f"the next rates of {type(scheduler).__name__} are not known in advance"
+    if any(not isinstance(group["lr"], float | int) for group in optimizer.param_groups):
+        return "the optimizer's learning rate is a tensor"
+    return None
 
 
 def is_foreseen(scheduler: Any) -> bool:
@@ -110,10 +125,6 @@ def is_foreseen(scheduler: Any) -> bool:
     if isinstance(scheduler, lr_scheduler.SequentialLR | lr_scheduler.ChainedScheduler):
         return all(map(is_foreseen, scheduler._schedulers))
     return type(scheduler) in _FORESEEN or hasattr(scheduler, "hotlap_name")
-
-
-def _why_not(scheduler: Any) -> str:
-    return f"the next rates of {type(scheduler).__name__} are not known in advance"
 
 
 def foresee(scheduler: Any, optimizer: Any, most: int) -> list[list[float]]:
@@ -129,6 +140,9 @@ def foresee(scheduler: Any, optimizer: Any, most: int) -> list[list[float]]:
     groups = optimizer.param_groups
     state, before = copy.deepcopy(scheduler.state_dict()), [dict(group) for group in groups]
     found: list[list[float]] = []
+    # A schedule warns where no step of the optimizer came before its own.
+    has_stepped = getattr(optimizer, "_opt_called", False)
+    optimizer._opt_called = True
     try:
         for _ in range(most):
             if any(_moved(group, old) for group, old in zip(groups, before, strict=True)):
@@ -136,6 +150,7 @@ def foresee(scheduler: Any, optimizer: Any, most: int) -> list[list[float]]:
             found.append([group["lr"] for group in groups])
             scheduler.step()
     finally:
+        optimizer._opt_called = has_stepped
         scheduler.load_state_dict(state)
         for group, old in zip(groups, before, strict=True):
             group.update(old)

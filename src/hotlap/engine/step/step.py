@@ -102,6 +102,8 @@ class Step:
         decision: says whether it does.
         executor: runs them.
         ranks: adds up what several ranks found; None if this process is alone.
+        ahead: the rates of a schedule that steps with the optimizer, where the device counts which
+            updates are taken; None where the host does, and steps the schedule.
     """
 
     def __init__(
@@ -111,8 +113,10 @@ class Step:
         decision: Decision,
         executor: Executor,
         ranks: RankSum | None = None,
+        ahead: RatesAhead | None = None,
     ) -> None:
         self.passes, self.update, self.ranks = passes, update, ranks
+        self._ahead = ahead
         self.decision, self.executor = decision, executor
         self.target, self.model = passes.target, passes.model
 
@@ -122,7 +126,13 @@ class Step:
         Where the device decides, that is a flag which waits for the device if it is asked.
         """
         self.update.has_begun = False
-        return self.decision.report(self.executor(micros))
+        ahead = self._ahead
+        if ahead is None:
+            return self.decision.report(self.executor(micros))
+        ahead.begin(1)
+        done = self.executor(micros)
+        ahead.count(1)
+        return self.decision.report(done)
 
     @property
     def items(self) -> Any:
@@ -149,17 +159,20 @@ class Step:
         statistics = self.update.statistics
         return set() if statistics is None else statistics.ids
 
-    def look_ahead(self, scheduler: Any, hardware: Any) -> None:
-        """Follow a schedule that steps with the optimizer where several steps are taken at once."""
-        if self.executor.blocks is not None and scheduler is not None:
-            ahead = RatesAhead(scheduler, self.update.optimizer, hardware)
-            self.executor.blocks.ahead = ahead
+    @property
+    def follows_schedule(self) -> bool:
+        """True where the device follows the schedule: nobody else steps it."""
+        return self._ahead is not None and self._ahead.problem is None
 
     def settle(self) -> None:
         """Let a schedule that steps with the optimizer follow the updates that were taken."""
-        blocks = self.executor.blocks
-        if blocks is not None and blocks.ahead is not None:
-            blocks.ahead.settle()
+        if self._ahead is not None:
+            self._ahead.settle()
+
+    def forget_rates(self) -> None:
+        """Forget what was known of a schedule's next rates: it was set to another place."""
+        if self._ahead is not None:
+            self._ahead.forget()
 
     def try_out(self, batch: Any) -> None:
         """Go forward and backward with a micro-batch, and forget the gradients."""

@@ -4,29 +4,28 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.step.device_decision import TakenFlag
-
 Totals = tuple[torch.Tensor, ...]
 """Two scalars: losses times items, and items, each of the updates that were taken."""
 
 
 def widen(number: Any) -> Any:
-    """Return a scalar in a format that can hold a sum of many."""
+    """Return numbers in a format that can hold a sum of many."""
     if not isinstance(number, torch.Tensor):
         return number
     kind = torch.float32 if number.device.type == "mps" else torch.float64
-    return number.detach().reshape(()).to(kind)
+    return number.detach().to(kind)
 
 
-def add_to(totals: Totals, loss: torch.Tensor, is_taken: TakenFlag, items: Any) -> None:
-    """Add a step to the sums of its epoch; nobody waits.
+def add_to(totals: Totals, losses: torch.Tensor, found: torch.Tensor, items: Any) -> None:
+    """Add steps to the sums of their epoch; nobody waits.
 
     Args:
         totals: they are written to.
-        loss: a scalar.
-        is_taken: whether the step's update was.
-        items: a number, or a wide scalar.
+        losses: shape (n,).
+        found: not 0 where an update was left out, shape (n,).
+        items: a number, or shape (n,).
     """
-    wide = widen(loss)
-    totals[0].add_(is_taken.zero_where_skipped(wide * items))
-    totals[1].add_(is_taken.zero_where_skipped(torch.ones_like(wide) * items))
+    is_left_out = found != 0
+    counted = torch.zeros_like(widen(losses)).add_(widen(items)).masked_fill_(is_left_out, 0)
+    totals[0].add_((widen(losses) * counted).masked_fill_(is_left_out, 0).sum())
+    totals[1].add_(counted.sum())

@@ -1,12 +1,12 @@
 """`EpochFetch`: called in place of reading for one epoch, to serve the rows of `ResidentRows`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
-from hotlap.feed.memory.gather import gatherer
+from hotlap.feed.memory.gather import gather_steps
 
 
 class EpochFetch:
@@ -28,15 +28,17 @@ class EpochFetch:
         is_served = rows.refused is None and rows.is_on and rows._quick is not None
         return is_served and not rows._is_due()
 
-    def gatherer(self) -> Callable[[torch.Tensor], Any]:
-        """Return `gather(positions) -> batch` for positions that are where the rows are.
+    def gather_steps(
+        self, positions: torch.Tensor, batch: int, micro: int
+    ) -> Iterator[list[tuple[int, Any]]]:
+        """Gather whole steps of `batch` samples, for positions that are where the rows are.
 
         It is right for as long as the rows' `generation` stays what it is.
         """
         held = self.rows._held
-        return gatherer(held.spec, held.rows)
+        return gather_steps(held.spec, held.rows, positions, batch, micro)
 
     def count_gathered(self, batches: int, samples: int) -> None:
-        """Count batches that somebody has gathered with `gatherer`."""
+        """Count batches that somebody has gathered with `gather_steps`."""
         self.rows.served += batches
         self.rows._since_check += samples

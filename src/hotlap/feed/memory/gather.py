@@ -17,6 +17,10 @@ _FEWEST_AHEAD = 8
 _MOST_AHEAD = 64
 _ALIGNED = 64
 """Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
+_ALIGNED_ON_DEVICE = 512
+"""The same of a CUDA device (`kMinBlockSize` of its caching allocator)."""
+_AT_ONCE_ON_DEVICE = 2**25
+"""Bytes that are gathered for several steps: they fit into the cache of a large GPU."""
 
 
 class BatchGatherer:
@@ -82,3 +86,35 @@ def gatherer(spec: Any, rows: list[torch.Tensor]) -> Callable[[torch.Tensor], An
         # than some gathers do.
         return lambda index: [row.index_select(0, index) for row in rows]
     return lambda index: rebuild(spec, iter([row.index_select(0, index) for row in rows]))
+
+
+def gather_steps(
+    spec: Any, rows: list[torch.Tensor], positions: torch.Tensor, batch: int, micro: int
+) -> Iterator[list[tuple[int, Any]]]:
+    """Gather the micro-batches of whole steps on a device, several steps at once where that fits.
+
+    Args:
+        spec: structure of a batch.
+        rows: the tensors, one row per sample.
+        positions: int64, shape (n * batch,), where the rows are.
+        batch: samples of a step.
+        micro: samples of a micro-batch.
+    """
+    sizes = [row[0].nbytes for row in rows]
+    # Every micro-batch begins where a tensor of its own would: kernels may depend on it.
+    begins = [size * samples for size in sizes for samples in (batch, micro)]
+    is_even = all(begin % _ALIGNED_ON_DEVICE == 0 for begin in begins)
+    several = _AT_ONCE_ON_DEVICE // max(1, sum(sizes) * batch) if is_even else 0
+    gather = gatherer(spec, rows)
+    for part in positions.split(max(1, several) * batch):
+        if several < 2:
+            yield [(len(each), gather(each)) for each in part.split(micro)]
+            continue
+        leaves = [row.index_select(0, part) for row in rows]
+        for step in zip(*(leaf.split(batch) for leaf in leaves), strict=True):
+            micros = zip(*(leaf.split(micro) for leaf in step), strict=True)
+            # `.data`: as in `BatchGatherer`.
+            yield [
+                (len(parts[0]), rebuild(spec, iter([each.data for each in parts])))
+                for parts in micros
+            ]

@@ -1,7 +1,6 @@
 """`DeviceEpoch`: an epoch out of rows on a device, read step by step or gathered there."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
@@ -71,12 +70,12 @@ class DeviceEpoch:
         """Another number once the samples lie elsewhere."""
         return self._rows.generation
 
-    def gatherer(self) -> Callable[[torch.Tensor], Any]:
-        """Return `gather(positions) -> batch`, positions and batch on the device."""
-        return self._fetch.gatherer()
+    def gather_steps(self, positions: torch.Tensor) -> Iterator[Step]:
+        """Gather whole steps, of positions on the device; give of each what `read` returns."""
+        return self._fetch.gather_steps(positions, self.batch, self.micro)
 
     def count_gathered(self, steps: int) -> None:
-        """Count whole steps whose batches were gathered with `gatherer`."""
+        """Count whole steps whose batches were gathered with `gather_steps`."""
         parts = -(-self.batch // self.micro)
         self._fetch.count_gathered(steps * parts, steps * self.batch)
 

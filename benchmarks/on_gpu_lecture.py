@@ -181,7 +181,7 @@ def mlp(sizes: Sizes) -> None:
         ),
         "plain again": lambda: PlainLoop(data, sizes),
     }
-    in_turns(ways, sizes, BATCH, trace_of="engine, graph")
+    in_turns(ways, sizes, BATCH, trace_of="engine, graph of 64")
 
 
 def _task(data: Any, held_out: Any = None, epochs: int = 10**6) -> Any:

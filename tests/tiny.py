@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--unseeded", action="store_true")
     parser.add_argument("--fault", default="")
     parser.add_argument("--save", default="")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     if args.fault == "missing_module":
         import a_module_that_is_not_there  # noqa: F401
@@ -81,7 +82,7 @@ def main() -> None:
         random.seed(0)
     loader = DataLoader(Items(args.samples, args.augment), batch_size=16, shuffle=True)
     held_out = DataLoader(Items(32, False), batch_size=16)
-    model = build(args.model)
+    model = build(args.model).to(args.device)
     optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=0.01)
     loss_of = nn.CrossEntropyLoss()
     for epoch in range(args.epochs):
@@ -90,13 +91,16 @@ def main() -> None:
         total = 0.0
         for inputs, labels in loader:
             optimizer.zero_grad()
-            loss = loss_of(model(inputs), labels)
+            loss = loss_of(model(inputs.to(args.device)), labels.to(args.device))
             loss.backward()
             optimizer.step()
             total += loss.item()
         model.eval()
         with torch.no_grad():
-            right = sum(int((model(x).argmax(1) == y).sum()) for x, y in held_out)
+            right = sum(
+                int((model(x.to(args.device)).argmax(1) == y.to(args.device)).sum())
+                for x, y in held_out
+            )
         print(f"epoch {epoch}: loss {total!r}, right {right}")
     if args.save:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.save)

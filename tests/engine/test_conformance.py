@@ -23,6 +23,8 @@ REFUSED = {
     frozenset({"resident", "workers"}),
     frozenset({"reader_threads", "workers"}),
     frozenset({"cuda_graph", "optimizer"}),
+    frozenset({"cuda_graph", "recompute"}),
+    frozenset({"deterministic", "cudnn_benchmark"}),
 }
 """Pairs of which one refuses the other."""
 PAIRS = [
@@ -104,7 +106,8 @@ def check(
     states = {row["name"]: row["state"] for row in done.techniques}
     assert set(states) == set(chosen.techniques)
     assert ("refused" in states.values()) is refused, done.techniques
-    assert "no_effect" not in states.values(), done.techniques
+    # The allocator is chosen before the first tensor is on the device, and these came earlier.
+    assert "no_effect" not in {s for name, s in states.items() if name != "allocator"}
     whole = saved(folder / "whole").tensors
     for file in ("model", "optimizer"):
         assert whole[file].keys() == expected[file].keys()

@@ -1,5 +1,6 @@
 """Every technique, with the options of its row in the conformance tables."""
 
+import importlib.util
 from typing import Any
 
 import torch
@@ -74,8 +75,10 @@ NOT_FOR_TINY = ("chunked_loss", "recompute")
 
 
 def refuses(refused: set[frozenset[str]], *rows: str) -> bool:
-    """True if techniques of these rows are refused: together, without CUDA, or by one rank."""
+    """True if techniques of these rows are refused: together, by what is not here, by one rank."""
     names = frozenset(row.split()[0] for row in rows)
     if not names.isdisjoint(NEED_RANKS):
+        return True
+    if "fp8" in names and importlib.util.find_spec("transformer_engine") is None:
         return True
     return names in refused or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))

@@ -28,6 +28,7 @@ from tests.techniques.rows import (
 )
 from tests.techniques.rows import ROWS as ALL
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TINY = Path(__file__).parents[1] / "tiny.py"
 
 ELSEWHERE = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION, *NOT_FOR_TINY)
@@ -40,7 +41,7 @@ TOGETHER = (
     ("workers", "optimizer foreach", "threads", "channels_last"),
 )
 """All others at once in `make test`; `make test-all` says which two do not bear each other."""
-REFUSED = {frozenset({"resident", "workers"})}
+REFUSED = {frozenset({"resident", "workers"}), frozenset({"deterministic", "cudnn_benchmark"})}
 """Pairs of which one refuses the other."""
 
 
@@ -51,7 +52,7 @@ def plan(*rows: str) -> Plan:
 def trained(folder: Path, chosen: Plan | None) -> tuple[str, dict[str, Any], list[dict[str, str]]]:
     """Train the tiny CNN; return what it printed, what it saved, and what took effect."""
     saved = folder / "saved.pt"
-    args = ("--model", "cnn", "--epochs", "3", "--save", str(saved))
+    args = ("--model", "cnn", "--epochs", "3", "--save", str(saved), "--device", DEVICE)
     script = Script(path=str(TINY), args=args, cwd=str(TINY.parent))
     techniques: list[dict[str, str]] = []
     if chosen is None:

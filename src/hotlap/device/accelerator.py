@@ -66,6 +66,10 @@ class Device:
     def release_memory(self) -> None:
         """Give back what torch has reserved and does not use."""
 
+    def send(self, tensor: Any) -> Any:
+        """Return a tensor of the host on the device; where it can, the host does not wait."""
+        return tensor.to(self.name)
+
     def free_bytes(self) -> int:
         """Return the bytes that can still be taken on the device."""
         import psutil
@@ -276,6 +280,10 @@ class Cuda(Accelerator):
     def to_device(self, tensor: Any) -> Any:
         """Return a tensor on the device, itself if it is there; the host waits for it."""
         return tensor.to(self.name)
+
+    def send(self, tensor: Any) -> Any:
+        # From memory that is not pinned the host would wait for all that is queued before.
+        return tensor.pin_memory().to(self.name, non_blocking=True)
 
     def is_pinned(self, tensor: Any) -> bool:
         """True if it is on the host in pinned memory."""

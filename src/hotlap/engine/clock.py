@@ -110,8 +110,10 @@ def _stack(numbers: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([widen(each) for each in numbers])
 
 
-def _column(items: list[Any], device: Device) -> torch.Tensor:
-    """Return what each step counted; numbers and scalars may be mixed."""
+def _column(items: list[Any], device: Device) -> Any:
+    """Return what each step counted, one number if all are the same; scalars may be among them."""
     if any(isinstance(each, torch.Tensor) for each in items):
         return _stack([torch.as_tensor(each, device=device.name).reshape(()) for each in items])
-    return widen(torch.tensor([float(each) for each in items], device=device.name))
+    if len({*items}) == 1:
+        return items[0]
+    return widen(device.send(torch.tensor([float(each) for each in items])))

@@ -134,7 +134,7 @@ class Blocks:
             self._order = torch.empty_like(epoch.order, device=self._device.name)
             self._form, self._epoch = form, None
         if self._epoch is not epoch:
-            self._order.copy_(epoch.order, non_blocking=True)
+            self._order.copy_(self._device.send(epoch.order))
             self._epoch, self._next = epoch, -1
         if self._next != first:
             self._place.fill_(first * epoch.batch)

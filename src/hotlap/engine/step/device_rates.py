@@ -62,7 +62,7 @@ class DeviceRates:
             if "capturable" in group:
                 group["capturable"] = is_capturing
         # What is queued only once, and repeated, may take its time to be put together.
-        updates = SplitUpdates() if is_capturing else contextlib.nullcontext()
+        updates = SplitUpdates(self._device) if is_capturing else contextlib.nullcontext()
         try:
             with updates:
                 yield

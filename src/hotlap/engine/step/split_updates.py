@@ -1,8 +1,9 @@
-"""`SplitUpdates`: a fused update of few weights, given to the device in as many pieces as fit.
+"""`SplitUpdates`: a fused update of few weights, in pieces that keep the whole device busy.
 
 torch's fused kernels give 65,536 elements to each of their thread blocks, and so leave most of a
-device idle where a model is small: 13 of 132 multiprocessors for 670,000 weights, which takes 48 us
-where 36 pieces take a third of that. Every element is computed by itself: the bits are the same.
+device idle where a model is small: the update of 670,000 weights takes 48 us on 13 of an H200's 132
+multiprocessors (benchmarks/results/2026-11-27_gpu_h200.md). Every element is computed by itself:
+the bits are the same.
 """
 
 from collections.abc import Sequence
@@ -11,49 +12,74 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotlap.device.accelerator import Cuda
+
 _CHUNK = 65_536
 """Elements of a thread block (`kChunkSize` in ATen's MultiTensorApply.cuh)."""
 _MOST = 36
 """Tensors of a launch, at the most (`depth_to_max_tensors`); each takes a block, or more."""
 _LEAST = 1024
 """Elements of a piece: less is no work."""
+_FORKS = 6
+"""Launches beside each other, at the most."""
 _FUSED = frozenset(
-    getattr(torch.ops.aten, name).default.overloadpacket
+    getattr(torch.ops.aten, name)
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 )
 
+Lists = Sequence[Sequence[torch.Tensor]]
+"""Parameters, then lists of as many tensors (or of none), each of its parameter's shape, or a
+scalar that belongs to it."""
+
 
 class SplitUpdates(TorchDispatchMode):
-    """Splits the tensors of fused updates inside the block, where that fills the device better."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in _FUSED:
-            args = split(args)
-        return func(*args, **(kwargs or {}))
-
-
-def split(lists: Sequence[Any]) -> tuple[Any, ...]:
-    """Return lists of tensors with large tensors cut into pieces, if that gains something.
+    """Splits the tensors of fused updates inside the block, where that keeps the device busier.
 
     Args:
-        lists: parameters, then lists of as many tensors (or of none), each of its parameter's
-            shape, or a scalar that belongs to it.
+        device: a CUDA device.
+    """
+
+    def __init__(self, device: Cuda) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket not in _FUSED:
+            return func(*args, **(kwargs or {}))
+        first, *others = split(args)
+        device = self._device
+        begin, ends = device.mark(), []
+        for lists in others:
+            with device.use_stream(device.new_stream()):
+                device.wait(begin)
+                func(*lists, **(kwargs or {}))
+                ends.append(device.mark())
+        result = func(*first, **(kwargs or {}))
+        for end in ends:
+            device.wait(end)
+        return result
+
+
+def split(lists: Lists) -> list[Lists]:
+    """Return launches of all that is in the lists, with large tensors cut into pieces.
+
+    One launch of the lists as they are, if more would gain nothing.
     """
     parameters = lists[0]
     total = sum(each.numel() for each in parameters)
-    # So many pieces are one launch, and each tensor may end with a smaller one.
-    room = _MOST - len(parameters)
-    if room <= 0 or total == 0:
-        return tuple(lists)
-    piece = max(_LEAST, -(-total // room // 4) * 4)
-    if piece >= _CHUNK or max(each.numel() for each in parameters) <= piece:
-        return tuple(lists)
-    alike = [each for each in lists if len(each) == len(parameters)]
-    for tensors in zip(*alike, strict=True):
+    # Each tensor may end with a smaller piece.
+    room = _MOST * _FORKS - len(parameters)
+    piece = max(_LEAST, -(-total // max(1, room) // 4) * 4)
+    largest = max((each.numel() for each in parameters), default=0)
+    if room <= 0 or piece >= _CHUNK or largest <= piece:
+        return [lists]
+    for tensors in zip(*(each for each in lists if each), strict=True):
         given = tensors[0]
         if not all(each.numel() == 1 or _is_alike(each, given) for each in tensors):
-            return tuple(lists)
-    return tuple(_pieces(each, parameters, piece) for each in lists)
+            return [lists]
+    cut = [_pieces(each, parameters, piece) for each in lists]
+    begins = range(0, len(cut[0]), _MOST)
+    return [[each[begin : begin + _MOST] for each in cut] for begin in begins]
 
 
 def _is_alike(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:

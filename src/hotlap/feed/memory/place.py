@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hotlap.device.accelerator import Device
+from hotlap.device.accelerator import Cuda, Device
 from hotlap.feed.memory.pages import empty_rows
 from hotlap.host.memory import available_bytes, transient_bytes
 
@@ -144,6 +144,10 @@ class DevicePlace:
     def __init__(self, device: Device, otherwise: Place | None = None) -> None:
         self.device, self.otherwise = device, otherwise
         self.name = f"the memory of {device.name}"
+        self._reads: Any = None
+        """The stream of what is read back."""
+        self._written: Any = None
+        """Stands behind the rows that were written last."""
 
     def free_bytes(self) -> int:
         """See `Place`."""
@@ -160,13 +164,28 @@ class DevicePlace:
 
     def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
         rows.index_copy_(0, index.to(rows.device), leaf.to(rows.device))
+        if isinstance(self.device, Cuda):
+            self._written = self.device.mark()
 
     def read_back(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        return rows.index_select(0, index.to(rows.device)).cpu()
+        device = self.device
+        if not isinstance(device, Cuda):
+            return rows.index_select(0, index.to(rows.device)).cpu()
+        # Beside the steps that are queued: to wait for these is to let the device run empty.
+        if self._reads is None:
+            self._reads = device.new_stream()
+        with device.use_stream(self._reads):
+            if self._written is not None:
+                device.wait(self._written)
+            found = rows.index_select(0, device.send(index))
+            here = device.allocate_pinned(found.nbytes).view(found.dtype).view(found.shape)
+            device.copy(here, found)
+            device.wait_on_host(device.mark())
+        return here
 
     def wrap_gather(self, gather: Gather) -> Gather:
         """Return `gather` for positions on the host; an epoch's order is copied once."""
-        orders = _Orders(self.device.name)
+        orders = _Orders(self.device)
         return lambda index: gather(orders.on_device(index))
 
 
@@ -207,8 +226,8 @@ def samples_per_read(rows: Sequence[torch.Tensor] | None, most: int) -> int:
 class _Orders:
     """Takes the order of an epoch to the device once, and cuts each batch's positions out of it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._whole: torch.Tensor | None = None
         self._there: torch.Tensor | None = None
 
@@ -216,9 +235,9 @@ class _Orders:
         """Return positions, int64, shape (n,), on the device."""
         whole = index._base
         if whole is None or whole.dim() != 1 or whole.stride(0) != 1 or index.stride(0) != 1:
-            return index.to(self._name)
+            return self._device.send(index)
         if whole is not self._whole:
-            self._whole, self._there = whole, whole.to(self._name)
+            self._whole, self._there = whole, self._device.send(whole)
         assert self._there is not None
         begin = index.storage_offset() - whole.storage_offset()
         return self._there[begin : begin + index.numel()]

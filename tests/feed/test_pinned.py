@@ -405,6 +405,28 @@ def test_an_epochs_order_goes_over_the_bus_once(monkeypatch: pytest.MonkeyPatch)
     assert held.served == 9
 
 
+def test_samples_are_read_back_beside_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[Any] = []
+    plain = FakeCuda.copy
+
+    def seen(device: FakeCuda, target: Any, source: Any, **options: Any) -> None:
+        streams.append(device.stream)
+        plain(device, target, source, **options)
+
+    monkeypatch.setattr(FakeCuda, "copy", seen)
+    device = FakeCuda()
+    place = DevicePlace(device)
+    given = torch.arange(12.0).reshape(6, 2)
+    held = place.empty((6, 2), given)
+    place.keep(held, torch.arange(6), given)
+    index = torch.tensor([4, 1])
+    for _ in range(2):
+        assert torch.equal(place.read_back(held, index), given[index])
+    # On one stream of its own, which nothing else is queued on.
+    assert len(streams) == 2 and streams[0] is streams[1] is not None
+    assert "synchronize" not in device.calls
+
+
 def test_a_device_holds_what_its_memory_allows_whatever_the_hosts_limit_is() -> None:
     device = FakeCuda()
     held, source = rows(DevicePlace(device, HostPlace()), Fixed(), max_bytes=1)

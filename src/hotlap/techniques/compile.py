@@ -15,7 +15,8 @@ When it hurts  short runs (compiling takes ten seconds to minutes), and models t
 Numerics       rounding: fused kernels sum in another order. Dropout draws the numbers that it
                draws uncompiled (Inductor's `fallback_random`); with `random="inductor"` it draws
                others, as another seed would.
-Measured       not yet; `python -m benchmarks gpu compile` does it on a GPU
+Measured       in plans for GPT-2 124M and an MLP:
+               benchmarks/results/2026-11-27_gpu_h200.md
 Source         torch.compile documentation, regional compilation; pytorch/pytorch issue 101107
                (names in checkpoints).
 """

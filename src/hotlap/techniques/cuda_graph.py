@@ -10,18 +10,18 @@ What it does   runs the first steps as they are, then captures forward, loss, ba
 When it helps  small models and small batches, where the host cannot queue kernels as fast as the
                device runs them.
 When it hurts  memory: each graph keeps what one step needs. Models that the device already computes
-               without a gap gain nothing. A schedule that steps with the optimizer makes the host
-               wait for each step, to know whether it was taken; with `steps`, once in some hundred
-               steps, if it is one of torch's that follows from its state alone, or of
-               `hotlap.schedules`. Beliefs to correct: a graph makes
-               no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
-               schedule of the learning rate is none either. What is: a schedule of momentum, betas
+               without a gap gain nothing. A schedule that steps with the optimizer and runs a
+               function of the user's, or OneCycleLR, makes the host wait for each step, to know
+               whether it was taken. Of torch's others and those of `hotlap.schedules` the next 256
+               rates are on the device. Beliefs to correct: a graph makes no kernel faster; dropout
+               is no obstacle, its generator is part of the graph, and a schedule of the learning
+               rate is none either. What is: a schedule of momentum, betas
                or weight decay, as OneCycleLR's; `.item()`, `print` or an `if` on a value in model
                or loss, a number that the host draws there (mixup's, LayerDrop's), shapes that
                change, hooks, which a replay does not call, and modes or `requires_grad` that are
                set during the run. `p.grad` is right between steps, and overwritten by the next.
 Numerics       rounding: the update runs in fused kernels, with the learning rate in float32.
-Measured       not yet measured on a GPU; `python -m benchmarks gpu graph` does it
+Measured       benchmarks/results/2026-11-27_gpu_h200.md
 Source         CUDA programming guide, CUDA graphs; torch.cuda.CUDAGraph documentation.
 """
 

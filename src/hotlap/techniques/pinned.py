@@ -11,7 +11,7 @@ When it hurts  small batches, where the thread costs more than the copy; a data 
                (hence `max_mib`); and `non_blocking=True` from memory that is not pinned still
                waits.
 Numerics       exact: the same bytes in the same order.
-Measured       not yet measured on a GPU; `python -m benchmarks gpu feed` does it
+Measured       in a plan for GPT-2 124M: benchmarks/results/2026-11-27_gpu_h200.md
 Source         CUDA C++ programming guide, asynchronous copies; PyTorch tutorial on `pin_memory`.
 """
 

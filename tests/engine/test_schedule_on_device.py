@@ -1,0 +1,93 @@
+"""A schedule that steps with the optimizer follows on the device, and no step waits to ask."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from hotlap.checkpoint.read import find_newest
+from hotlap.engine.build import build
+from hotlap.engine.state.content import restore
+from hotlap.engine.step.device_decision import DeviceDecision, TakenFlag
+from hotlap.engine.steps import steps_of
+from hotlap.plan import Plan
+from hotlap.schedules import warmup_cosine
+from tests.engine.test_device_runs import FUSED, GRAPH, Steady, task
+from tests.fake_device import FakeCuda
+
+STEPS = 40
+
+
+@pytest.fixture(autouse=True, params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "fake":
+        monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
+    return request.param
+
+
+class Broken(Steady):
+    """A batch of each epoch is not finite."""
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, label = super().__getitem__(index)
+        return inputs + (float("nan") if index == 23 else 0.0), label
+
+
+def known(optimizer: Any) -> Any:
+    return warmup_cosine(total=STEPS, warmup=5)(optimizer)
+
+
+def asked(optimizer: Any) -> Any:
+    """The same rates, by a function that nobody may call ahead."""
+    ahead = known(torch.optim.SGD([torch.zeros(1)], lr=1.0))
+    return lr_scheduler.LambdaLR(optimizer, ahead.lr_lambdas)
+
+
+def learned(plan: Plan, schedule: Any) -> tuple[list[torch.Tensor], Any, int]:
+    """Return the weights after all steps, the schedule, and how many updates were left out."""
+    built = build(task(data=Broken(), schedule=schedule, steps=STEPS), plan, device="cuda")
+    *_, last = steps_of(built)
+    scheduler, skipped = last.scheduler, built.step.skipped
+    return [p.detach().cpu() for p in built.model.parameters()], scheduler, skipped
+
+
+@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+def test_rates_on_the_device_are_those_of_the_schedule(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, theirs, left_out = learned(plan, asked)
+    assert left_out > 1
+
+    def waits(flag: TakenFlag) -> bool:
+        raise AssertionError("a step waited for the device")
+
+    monkeypatch.setattr(TakenFlag, "__bool__", waits)
+    weights, mine, skipped = learned(plan, known)
+    assert skipped == left_out
+    assert mine.last_epoch == theirs.last_epoch == STEPS - left_out
+    assert mine.get_last_lr() == theirs.get_last_lr()
+    for weight, other in zip(weights, expected, strict=True):
+        # The rates on the device are float32.
+        assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_schedule_that_is_set_back_is_followed_from_there(tmp_path: Path) -> None:
+    import hotlap
+
+    given = task(schedule=known, steps=STEPS)
+    hotlap.train(given, Plan(FUSED), device="cuda", run_dir=tmp_path, save_every="10steps", keep=99)
+    checkpoint, _ = find_newest(tmp_path / "ckpt")
+    assert checkpoint is not None
+    built = build(given, Plan(FUSED), device="cuda")
+    steps = steps_of(built)
+    for _ in range(3):
+        next(steps)
+    restore(built, checkpoint)
+    expected = [group["lr"] for group in built.optimizer.param_groups]
+    next(steps)
+    decision = built.step.decision
+    assert isinstance(decision, DeviceDecision)
+    found = [float(rate) for rate in decision._rates.tensors]
+    assert found == pytest.approx(expected, rel=1e-6)

@@ -98,6 +98,7 @@ class EpochClock:
         return time.perf_counter() - self._begin, loss
 
     def to_json(self) -> dict[str, Any]:
+        """Return what `begun` takes."""
         self._sum_up()
         return {
             "steps": self.steps,

@@ -163,11 +163,13 @@ class DevicePlace:
         return torch.empty(shape, dtype=like.dtype, device=self.device.name)
 
     def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
+        """See `Place`."""
         rows.index_copy_(0, index.to(rows.device), leaf.to(rows.device))
         if isinstance(self.device, Cuda):
             self._written = self.device.mark()
 
     def read_back(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """See `Place`; the steps that are queued are not waited for."""
         device = self.device
         if not isinstance(device, Cuda):
             return rows.index_select(0, index.to(rows.device)).cpu()

@@ -1,6 +1,8 @@
 """A schedule that steps with the optimizer follows on the device, and no step waits to ask."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from torch.optim import lr_scheduler
 
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
+from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded
 from hotlap.engine.state.content import restore
 from hotlap.engine.step.device_decision import DeviceDecision, TakenFlag
 from hotlap.engine.steps import steps_of
@@ -71,6 +74,24 @@ def test_rates_on_the_device_are_those_of_the_schedule(
     for weight, other in zip(weights, expected, strict=True):
         # The rates on the device are float32.
         assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
+
+
+def rates_of_a_proof(plan: Plan, folder: Path) -> list[float]:
+    """Return the rate that a proof has seen before each step."""
+    channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)
+    options = {"samples": [], "folder": str(folder)}
+    trial: Any = SimpleNamespace(channel=channel, config=SimpleNamespace(options=options))
+    built = build(task(data=Broken(), schedule=known, steps=STEPS), plan, device="cuda")
+    run = _Recorded(trial, built, _FeedDigests(), _Delivered(0))
+    run.take(STEPS)
+    return [json.loads(each)[0]["lr"] for each in run.hyperparameters[:STEPS]]
+
+
+@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+def test_a_proof_sees_the_rate_of_each_step(plan: Plan, tmp_path: Path) -> None:
+    expected = rates_of_a_proof(Plan(), tmp_path)
+    assert len({*expected}) > STEPS / 2
+    assert rates_of_a_proof(plan, tmp_path) == expected
 
 
 def test_a_schedule_that_is_set_back_is_followed_from_there(tmp_path: Path) -> None:

@@ -76,6 +76,25 @@ def test_rates_on_the_device_are_those_of_the_schedule(
         assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+def test_a_run_that_is_gone_through_again_keeps_the_last_rate(plan: Plan) -> None:
+    given = task(schedule=lambda made: lr_scheduler.StepLR(made, 5, 0.5), steps=12)
+    built = build(given, plan, device="cuda")
+    *_, last = steps_of(built)
+    rate = last.scheduler.get_last_lr()
+    assert rate == [0.0025]
+    built.stop_schedule()
+    found = []
+    # More than the table holds.
+    for _ in range(25):
+        for _ in steps_of(built):
+            decision = built.step.decision
+            assert isinstance(decision, DeviceDecision)
+            found.append([float(each) for each in decision._rates.tensors])
+    assert len(found) == 300
+    assert all(each == pytest.approx(rate, rel=1e-6) for each in found)
+
+
 def rates_of_a_proof(plan: Plan, folder: Path) -> list[float]:
     """Return the rate that a proof has seen before each step."""
     channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)

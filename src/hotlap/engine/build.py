@@ -84,6 +84,11 @@ class BuiltRun:
         """The device, as torch names it."""
         return self.hardware.name
 
+    def stop_schedule(self) -> None:
+        """Train on at the rates of now, as where a task is gone through again."""
+        self.step.hold_rates()
+        self.scheduler = None
+
     def end(self) -> None:
         """Hand the model and the process back; a second call does nothing."""
         _end(self.ended, self.switched)

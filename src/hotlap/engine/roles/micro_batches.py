@@ -154,7 +154,8 @@ class _Turns:
         while True:
             yield from steps_of(self._built, self._at)
             # Gone through again, at the rate that its schedule ended with.
-            self._at, self._built.scheduler = Position(), None
+            self._at = Position()
+            self._built.stop_schedule()
 
 
 def _build(trial: Trial, size: int) -> BuiltRun:

@@ -158,7 +158,7 @@ class _Watched:
             recorder.end_timing()
         while not recorder.is_over:
             # A task that came to its end is gone through again, to see its lines.
-            self.built.scheduler = None
+            self.built.stop_schedule()
             self._train()
         recorder.close()
         return ended

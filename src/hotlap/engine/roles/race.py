@@ -20,4 +20,4 @@ def race(trial: Trial) -> None:
                 turns.step_done()
             else:
                 turns.gate()
-        built.scheduler = None
+        built.stop_schedule()

@@ -45,6 +45,8 @@ class RatesAhead:
         self._attempted = self._known = self._followed = 0
         """Updates that were tried since the table was written, rates in it, and steps that the
         schedule itself has made since then."""
+        self._held: list[float] | None = None
+        """Rates of all updates in the table, where the next ones are not known."""
         self.problem: str | None = None
         """Why the next rates are not known any more; None if they are."""
 
@@ -67,11 +69,19 @@ class RatesAhead:
 
         Where the next rates are not known it is the current one, and the host steps the schedule.
         """
-        if not self.prepare(count):
-            rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        if self.prepare(count):
+            return
+        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        if rates != self._held or self._attempted + count > _SIZE:
+            self._held = rates
             self._table.copy_(torch.tensor(rates).unsqueeze(1).expand_as(self._table))
             self._taken.zero_()
-            self._attempted = self._followed = 0
+            self._attempted = 0
+
+    def hold(self) -> None:
+        """Follow the schedule no further: the rates stay those that the groups have now."""
+        self.settle()
+        self.problem = "the schedule is not followed any more"
 
     def write(self, rates: list[torch.Tensor]) -> None:
         """Write the rates of the next update; to be captured."""

@@ -169,6 +169,11 @@ class Step:
         if self._ahead is not None:
             self._ahead.settle()
 
+    def hold_rates(self) -> None:
+        """Let the rates stay as they are: nobody steps the schedule any more."""
+        if self._ahead is not None:
+            self._ahead.hold()
+
     def forget_rates(self) -> None:
         """Forget what was known of a schedule's next rates: it was set to another place."""
         if self._ahead is not None:

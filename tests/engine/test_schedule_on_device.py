@@ -95,6 +95,20 @@ def test_a_run_that_is_gone_through_again_keeps_the_last_rate(plan: Plan) -> Non
     assert all(each == pytest.approx(rate, rel=1e-6) for each in found)
 
 
+@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+def test_a_rate_that_the_script_sets_is_the_next_ones(plan: Plan) -> None:
+    given = task(schedule=lambda made: lr_scheduler.ExponentialLR(made, 0.5), steps=12)
+    built = build(given, plan, device="cuda")
+    decision, found = built.step.decision, []
+    assert isinstance(decision, DeviceDecision)
+    for step in steps_of(built):
+        found.append(float(decision._rates.tensors[0]))
+        if step.number == 6:
+            built.optimizer.param_groups[0]["lr"] = 0.25
+    before = [0.01 * 0.5**number for number in range(6)]
+    assert found == pytest.approx([*before, *(0.25 * 0.5**number for number in range(6))])
+
+
 def rates_of_a_proof(plan: Plan, folder: Path) -> list[float]:
     """Return the rate that a proof has seen before each step."""
     channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotlap.engine.step import split_updates
-from hotlap.engine.step.split_updates import SplitUpdates, split
+from hotlap.engine.step.split_updates import FORKS, SplitUpdates, split
 from tests.fake_device import FakeCuda
 
 OPTIMIZERS = {
@@ -46,7 +46,8 @@ def test_an_update_in_pieces_has_the_same_bits(name: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(split_updates, "split", noted)
     device = FakeCuda()
-    mine = stepped(OPTIMIZERS[name], lambda: SplitUpdates(device))
+    streams = [device.new_stream() for _ in range(FORKS)]
+    mine = stepped(OPTIMIZERS[name], lambda: SplitUpdates(device, streams))
     theirs = stepped(OPTIMIZERS[name], contextlib.nullcontext)
     assert launches == [6, 6, 6]
     for left, right in zip(mine, theirs, strict=True):
@@ -93,7 +94,8 @@ def test_on_a_device_an_update_in_pieces_has_the_same_bits(name: str) -> None:
     if name == "adagrad":
         pytest.skip("torch has no fused Adagrad for CUDA")
     device = Cuda("cuda")
-    mine = stepped(OPTIMIZERS[name], lambda: SplitUpdates(device), "cuda")
+    streams = [device.new_stream() for _ in range(FORKS)]
+    mine = stepped(OPTIMIZERS[name], lambda: SplitUpdates(device, streams), "cuda")
     theirs = stepped(OPTIMIZERS[name], contextlib.nullcontext, "cuda")
     for left, right in zip(mine, theirs, strict=True):
         assert torch.equal(left, right)

@@ -9,7 +9,7 @@ import torch
 
 from hotlap.device.accelerator import Device
 from hotlap.engine.step.device_decision import TakenFlag
-from hotlap.engine.step.sums import add_to, widen
+from hotlap.engine.step.sums import add_to, wide_format, widen
 from hotlap.engine.steps import StepDone
 from hotlap.errors import RunError
 
@@ -108,6 +108,8 @@ class EpochClock:
 
 
 def _stack(numbers: list[torch.Tensor]) -> torch.Tensor:
+    if len({each.dtype for each in numbers}) == 1:
+        return widen(torch.stack(numbers))
     return torch.stack([widen(each) for each in numbers])
 
 
@@ -117,4 +119,5 @@ def _column(items: list[Any], device: Device) -> Any:
         return _stack([torch.as_tensor(each, device=device.name).reshape(()) for each in items])
     if len({*items}) == 1:
         return items[0]
-    return widen(device.send(torch.tensor([float(each) for each in items])))
+    kind = wide_format(device.kind)
+    return device.send(torch.tensor([float(each) for each in items], dtype=kind))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.engine.step.split_updates import SplitUpdates
+from hotlap.engine.step.split_updates import FORKS, SplitUpdates
 
 NOT_HELD = ("params", "lr", "initial_lr", "foreach", "fused", "capturable")
 """What of a group a graph does not hold as a constant, or what is set while it is captured."""
@@ -24,6 +24,8 @@ class DeviceRates:
         self._optimizer, self._device = optimizer, device
         self.tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
         self._last: list[Any] = [None] * len(self.tensors)
+        self._streams: list[Any] = []
+        """For parts of an update that is captured."""
 
     def follow(self) -> None:
         """Write rates that have changed."""
@@ -62,10 +64,16 @@ class DeviceRates:
             if "capturable" in group:
                 group["capturable"] = is_capturing
         # What is queued only once, and repeated, may take its time to be put together.
-        updates = SplitUpdates(self._device) if is_capturing else contextlib.nullcontext()
+        updates = self._split_updates() if is_capturing else contextlib.nullcontext()
         try:
             with updates:
                 yield
         finally:
             for group, old in zip(groups, before, strict=True):
                 group.update(old)
+
+    def _split_updates(self) -> SplitUpdates:
+        # Made once: torch deals them out of a pool, and others may have those that come later.
+        if not self._streams:
+            self._streams = [self._device.new_stream() for _ in range(FORKS)]
+        return SplitUpdates(self._device, self._streams)

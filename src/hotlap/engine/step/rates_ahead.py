@@ -45,6 +45,8 @@ class RatesAhead:
         self._attempted = self._known = self._followed = 0
         """Updates that were tried since the table was written, rates in it, and steps that the
         schedule itself has made since then."""
+        self._seen: list[Any] | None = None
+        """Rates of the groups, as this has left them."""
         self._held: list[float] | None = None
         """Rates of all updates in the table, where the next ones are not known."""
         self.problem: str | None = None
@@ -62,6 +64,7 @@ class RatesAhead:
             self._table[:, : self._known].copy_(torch.tensor(rates).t())
             self._taken.zero_()
             self._attempted = self._followed = 0
+            self._seen = self._rates_now()
         return self.problem is None
 
     def begin(self, count: int) -> None:
@@ -69,14 +72,27 @@ class RatesAhead:
 
         Where the next rates are not known it is the current one, and the host steps the schedule.
         """
+        now = self._rates_now()
+        if self.problem is None and self._seen is not None and now != self._seen:
+            self._give_up(now)
         if self.prepare(count):
             return
-        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        rates = [float(rate) for rate in self._rates_now()]
         if rates != self._held or self._attempted + count > _SIZE:
             self._held = rates
             self._table.copy_(torch.tensor(rates).unsqueeze(1).expand_as(self._table))
             self._taken.zero_()
             self._attempted = 0
+
+    def _give_up(self, rates: list[Any]) -> None:
+        """Let the host step the schedule from now on, with rates that somebody else has set."""
+        self.settle()
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.problem = "the learning rate was set during the run"
+
+    def _rates_now(self) -> list[Any]:
+        return [group["lr"] for group in self._optimizer.param_groups]
 
     def hold(self) -> None:
         """Follow the schedule no further: the rates stay those that the groups have now."""
@@ -111,11 +127,13 @@ class RatesAhead:
         if self._attempted != taken:
             # Updates were left out, and will be looked for only once.
             self.forget()
+        self._seen = self._rates_now()
 
     def forget(self) -> None:
         """Forget the rates in the table."""
         self._known = self._attempted = self._followed = 0
         self._taken.zero_()
+        self._seen = None
 
 
 def why_unforeseen(scheduler: Any, optimizer: Any) -> str | None:

@@ -20,8 +20,8 @@ _MOST = 36
 """Tensors of a launch, at the most (`depth_to_max_tensors`); each takes a block, or more."""
 _LEAST = 1024
 """Elements of a piece: less is no work."""
-_FORKS = 6
-"""Launches beside each other, at the most."""
+FORKS = 5
+"""Launches beside the first one, at the most."""
 _FUSED = frozenset(
     getattr(torch.ops.aten, name)
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
@@ -37,11 +37,12 @@ class SplitUpdates(TorchDispatchMode):
 
     Args:
         device: a CUDA device.
+        streams: that nothing else is queued on, see `FORKS`.
     """
 
-    def __init__(self, device: Cuda) -> None:
+    def __init__(self, device: Cuda, streams: Sequence[Any]) -> None:
         super().__init__()
-        self._device = device
+        self._device, self._streams = device, streams
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket not in _FUSED:
@@ -49,8 +50,8 @@ class SplitUpdates(TorchDispatchMode):
         first, *others = split(args)
         device = self._device
         begin, ends = device.mark(), []
-        for lists in others:
-            with device.use_stream(device.new_stream()):
+        for lists, stream in zip(others, self._streams, strict=False):
+            with device.use_stream(stream):
                 device.wait(begin)
                 func(*lists, **(kwargs or {}))
                 ends.append(device.mark())
@@ -68,7 +69,7 @@ def split(lists: Lists) -> list[Lists]:
     parameters = lists[0]
     total = sum(each.numel() for each in parameters)
     # Each tensor may end with a smaller piece.
-    room = _MOST * _FORKS - len(parameters)
+    room = _MOST * (1 + FORKS) - len(parameters)
     piece = max(_LEAST, -(-total // max(1, room) // 4) * 4)
     largest = max((each.numel() for each in parameters), default=0)
     if room <= 0 or piece >= _CHUNK or largest <= piece:

@@ -12,8 +12,12 @@ def widen(number: Any) -> Any:
     """Return numbers in a format that can hold a sum of many."""
     if not isinstance(number, torch.Tensor):
         return number
-    kind = torch.float32 if number.device.type == "mps" else torch.float64
-    return number.detach().to(kind)
+    return number.detach().to(wide_format(number.device.type))
+
+
+def wide_format(kind: str) -> torch.dtype:
+    """Return the widest format of a kind of devices."""
+    return torch.float32 if kind == "mps" else torch.float64
 
 
 def add_to(totals: Totals, losses: torch.Tensor, found: torch.Tensor, items: Any) -> None:

@@ -260,10 +260,12 @@ def _compile_ahead(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
     waiting = [rung for rung in rungs if _is_compiled_ahead(rung)]
     running: list[tuple[subprocess.Popen[bytes], int]] = []
     codes: list[int] = []
-    ends = sizes.ends - sizes.left_s() / 2
+    ends = time.monotonic() + min(sizes.left_s() / 2, 600.0)
     try:
         while (waiting or running) and time.monotonic() < ends:
-            while waiting and sum(batch for _, batch in running) + waiting[0].batch < room:
+            while waiting and (
+                not running or sum(batch for _, batch in running) + waiting[0].batch < room
+            ):
                 rung = waiting.pop(0)
                 started = subprocess.Popen([*command, rung.name], stdout=subprocess.DEVNULL)
                 running.append((started, rung.batch))

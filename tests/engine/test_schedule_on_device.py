@@ -9,18 +9,22 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded
 from hotlap.engine.state.content import restore
+from hotlap.engine.step import rates_ahead
 from hotlap.engine.step.device_decision import DeviceDecision, TakenFlag
 from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from hotlap.schedules import warmup_cosine
 from tests.engine.test_device_runs import FUSED, GRAPH, Steady, task
+from tests.engine.test_resume import loss
 from tests.fake_device import FakeCuda
 
 STEPS = 40
+BOTH = pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
 
 
 @pytest.fixture(autouse=True, params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -56,7 +60,7 @@ def learned(plan: Plan, schedule: Any) -> tuple[list[torch.Tensor], Any, int]:
     return [p.detach().cpu() for p in built.model.parameters()], scheduler, skipped
 
 
-@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+@BOTH
 def test_rates_on_the_device_are_those_of_the_schedule(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +80,7 @@ def test_rates_on_the_device_are_those_of_the_schedule(
         assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+@BOTH
 def test_a_run_that_is_gone_through_again_keeps_the_last_rate(plan: Plan) -> None:
     given = task(schedule=lambda made: lr_scheduler.StepLR(made, 5, 0.5), steps=12)
     built = build(given, plan, device="cuda")
@@ -95,18 +99,93 @@ def test_a_run_that_is_gone_through_again_keeps_the_last_rate(plan: Plan) -> Non
     assert all(each == pytest.approx(rate, rel=1e-6) for each in found)
 
 
-@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
-def test_a_rate_that_the_script_sets_is_the_next_ones(plan: Plan) -> None:
-    given = task(schedule=lambda made: lr_scheduler.ExponentialLR(made, 0.5), steps=12)
+@BOTH
+def test_more_updates_than_the_table_holds(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, theirs, _ = learned(plan, asked)
+    monkeypatch.setattr(rates_ahead, "_SIZE", 7)
+    weights, mine, _ = learned(plan, known)
+    assert mine.last_epoch == theirs.last_epoch
+    for weight, other in zip(weights, expected, strict=True):
+        assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("techniques", [FUSED, GRAPH], ids=["fused", "graph"])
+def test_a_rate_that_is_set_between_two_epochs_is_that_of_the_next_step(
+    techniques: dict[str, Any], length: int
+) -> None:
+    if length > 1:
+        techniques = {"cuda_graph": {"warm_up": 2, "steps": length}, "resident": {}}
+
+    def trained(schedule: Any) -> list[torch.Tensor]:
+        optimizers: list[Any] = []
+
+        def make(model: Any) -> Any:
+            optimizers.append(torch.optim.AdamW(model.parameters(), lr=0.01))
+            return optimizers[-1]
+
+        def lower(epoch: Any) -> None:
+            if epoch.epoch == 2:
+                seen.append(optimizers[-1].param_groups[0]["lr"])
+                optimizers[-1].param_groups[0]["lr"] *= 0.1
+
+        seen: list[float] = []
+        given = task(data=Steady(), schedule=schedule, optimizer=make, steps=28)
+        done = hotlap.train(given, Plan(techniques), device="cuda", progress=lower)
+        assert seen == pytest.approx([0.01 * 0.9**14])
+        return [each.detach().cpu() for each in done.model.parameters()]
+
+    class Asked(lr_scheduler.ExponentialLR):
+        """One that nobody may ask ahead."""
+
+    mine = trained(lambda made: lr_scheduler.ExponentialLR(made, 0.9))
+    theirs = trained(lambda made: Asked(made, 0.9))
+    for weight, other in zip(mine, theirs, strict=True):
+        assert torch.allclose(weight, other, rtol=1e-5, atol=1e-7)
+
+
+@BOTH
+def test_in_a_loop_of_ones_own_rates_and_schedule_are_those_of_the_next_step(plan: Plan) -> None:
+    made: list[Any] = []
+
+    def optimizer(model: Any) -> Any:
+        made.append(torch.optim.AdamW(model.parameters(), lr=0.01))
+        return made[-1]
+
+    given = task(
+        data=Steady(),
+        optimizer=optimizer,
+        schedule=lambda each: lr_scheduler.ExponentialLR(each, 0.5),
+        steps=6,
+    )
+    rates = []
+    for step in hotlap.steps(given, plan, device="cuda"):
+        rates.append(made[0].param_groups[0]["lr"])
+        if step.number == 3:
+            step.scheduler.gamma = 1.0
+    assert rates == pytest.approx([0.005, 0.0025, 0.00125, 0.00125, 0.00125, 0.00125])
+
+
+@BOTH
+def test_parameters_may_join_later(plan: Plan) -> None:
+    extra = torch.nn.Parameter(torch.ones(2))
+
+    def with_extra(model: Any, batch: Any) -> torch.Tensor:
+        return loss(model, batch) + extra.to(batch[0].device).square().sum()
+
+    given = task(
+        data=Steady(), loss=with_extra, schedule=lambda each: lr_scheduler.StepLR(each, 4, 0.5)
+    )
     built = build(given, plan, device="cuda")
-    decision, found = built.step.decision, []
-    assert isinstance(decision, DeviceDecision)
+    with torch.no_grad():
+        extra.data = extra.data.to(next(built.model.parameters()).device)
     for step in steps_of(built):
-        found.append(float(decision._rates.tensors[0]))
         if step.number == 6:
-            built.optimizer.param_groups[0]["lr"] = 0.25
-    before = [0.01 * 0.5**number for number in range(6)]
-    assert found == pytest.approx([*before, *(0.25 * 0.5**number for number in range(6))])
+            built.optimizer.add_param_group({"params": [extra], "lr": 0.1})
+    decision = built.step.decision
+    assert isinstance(decision, DeviceDecision)
+    assert not torch.equal(extra.detach().cpu(), torch.ones(2))
+    assert [float(each) for each in decision._rates.tensors][1] == pytest.approx(0.1 * 0.5**8)
 
 
 def rates_of_a_proof(plan: Plan, folder: Path) -> list[float]:
@@ -120,7 +199,7 @@ def rates_of_a_proof(plan: Plan, folder: Path) -> list[float]:
     return [json.loads(each)[0]["lr"] for each in run.hyperparameters[:STEPS]]
 
 
-@pytest.mark.parametrize("plan", [Plan(FUSED), Plan(GRAPH)], ids=["fused", "graph"])
+@BOTH
 def test_a_proof_sees_the_rate_of_each_step(plan: Plan, tmp_path: Path) -> None:
     expected = rates_of_a_proof(Plan(), tmp_path)
     assert len({*expected}) > STEPS / 2
@@ -128,8 +207,6 @@ def test_a_proof_sees_the_rate_of_each_step(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_is_set_back_is_followed_from_there(tmp_path: Path) -> None:
-    import hotlap
-
     given = task(schedule=known, steps=STEPS)
     hotlap.train(given, Plan(FUSED), device="cuda", run_dir=tmp_path, save_every="10steps", keep=99)
     checkpoint, _ = find_newest(tmp_path / "ckpt")

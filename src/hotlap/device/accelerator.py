@@ -282,8 +282,11 @@ class Cuda(Accelerator):
         return tensor.to(self.name)
 
     def send(self, tensor: Any) -> Any:
-        # From memory that is not pinned the host would wait for all that is queued before.
-        return tensor.pin_memory().to(self.name, non_blocking=True)
+        if tensor.device.type == "cpu":
+            # From memory that is not pinned the host would wait for all that is queued before.
+            with contextlib.suppress(RuntimeError):
+                tensor = tensor.pin_memory()
+        return tensor.to(self.name, non_blocking=True)
 
     def is_pinned(self, tensor: Any) -> bool:
         """True if it is on the host in pinned memory."""

@@ -111,6 +111,7 @@ def build(
     fill_ahead: bool = False,
     techniques: tuple[str, ...] = (),
     reduce: Reduce | None = None,
+    follows_schedule: bool = True,
 ) -> BuiltRun:
     """Make the run. Everything random follows from the task's seed.
 
@@ -122,6 +123,8 @@ def build(
         fill_ahead: let the feed reach its steady state at once, for trials.
         techniques: techniques from outside, as `module:NAME`.
         reduce: the ranks that train together; this process alone if None.
+        follows_schedule: a schedule that steps with the optimizer may follow on the device. Its
+            state, and the groups' rates, are then behind, until `Step.settle`.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -135,9 +138,8 @@ def build(
     applied = Applied(plan, techniques, on_ranks=reduce.world > 1)
     switched, ended = applied.start(hardware.kind), []
     try:
-        return _build(
-            task, plan, hardware, applied, switched, ended, check_finite, fill_ahead, reduce
-        )
+        around = (check_finite, follows_schedule, fill_ahead, reduce)
+        return _build(task, plan, hardware, applied, switched, ended, *around)
     except BaseException:
         _end(ended, switched)
         raise
@@ -151,6 +153,7 @@ def _build(
     switched: Switched,
     ended: list[Callable[[], Any]],
     check_finite: bool,
+    follows_schedule: bool,
     fill_ahead: bool,
     reduce: Reduce,
 ) -> BuiltRun:
@@ -187,6 +190,7 @@ def _build(
         scheduler if task.schedule_per == "step" else None,
         target,
         check_finite,
+        follows_schedule,
         reduce,
         partial(first_batch, source, hardware),
     )

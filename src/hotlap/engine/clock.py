@@ -65,7 +65,12 @@ class EpochClock:
         found = step.is_taken.found if isinstance(step.is_taken, TakenFlag) else None
         if found is None and not step.is_taken:
             return
-        self._waiting.append((step.loss, found, items))
+        # What the task has made may be written over by its next step.
+        loss, items = (
+            each.detach().clone() if isinstance(each, torch.Tensor) else each
+            for each in (step.loss, items)
+        )
+        self._waiting.append((loss, found, items))
         if len(self._waiting) == _AT_ONCE:
             self._sum_up()
 
@@ -78,7 +83,7 @@ class EpochClock:
         losses, found, items = (list(column) for column in zip(*waiting, strict=True))
         add_to(
             (self._loss, self._items),
-            _stack([loss.detach().reshape(()) for loss in losses]),
+            _stack([loss.reshape(()) for loss in losses]),
             _stack([zero if each is None else each for each in found]),
             _column(items, self.device),
         )
@@ -120,4 +125,4 @@ def _column(items: list[Any], device: Device) -> Any:
     if len({*items}) == 1:
         return items[0]
     kind = wide_format(device.kind)
-    return device.send(torch.tensor([float(each) for each in items], dtype=kind))
+    return device.send(torch.tensor([float(each) for each in items], dtype=kind, device="cpu"))

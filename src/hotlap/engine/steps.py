@@ -63,7 +63,7 @@ class StepDone:
 
     @property
     def scheduler(self) -> Any:
-        """The schedule, None if there is none."""
+        """The schedule, None if there is none; waits for the device where it follows there."""
         self.built.step.settle()
         return self.built.scheduler
 
@@ -101,7 +101,8 @@ def steps(
             "SLURM_STEP_NUM_TASKS) if this is the only process."
         )
     chosen = EXACT_PLAN if plan is None else plan
-    built = build(task, chosen, device=device, check_finite=check_finite)
+    # Between two steps the loop may look at the rates, and set them.
+    built = build(task, chosen, device=device, check_finite=check_finite, follows_schedule=False)
     taken = steps_of(built, retries=Retries(built, log.warning))
     # A generator around the generator costs: only a plan that left something to undo pays for it.
     if not (built.switched.is_set or built.ended):

@@ -344,6 +344,7 @@ class _Run:
 
     def _end_epoch(self, step: StepDone, stop: Callable[[], bool]) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
+        self.built.step.settle()
         try:
             done = measure_epoch(self.built, step, self.clock, self.saver, stop)
         except Stopped:

@@ -92,7 +92,7 @@ def _epoch(
     while in_epoch < last:
         retries.keep()
         most = min(rows.whole - in_epoch, cut(number))
-        block = executor.take_block(rows, in_epoch, most, totals())
+        block = executor.take_block(rows, in_epoch, most, totals)
         if block is not None:
             in_epoch, number = in_epoch + block.count, number + block.count
             _follow(built, block.count)

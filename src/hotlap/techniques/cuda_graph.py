@@ -10,10 +10,11 @@ What it does   runs the first steps as they are, then captures forward, loss, ba
 When it helps  small models and small batches, where the host cannot queue kernels as fast as the
                device runs them.
 When it hurts  memory: each graph keeps what one step needs. Models that the device already computes
-               without a gap gain nothing. A schedule that steps with the optimizer and runs a
-               function of the user's, or OneCycleLR, makes the host wait for each step, to know
-               whether it was taken. Of torch's others and those of `hotlap.schedules` the next 256
-               rates are on the device. Beliefs to correct: a graph makes no kernel faster; dropout
+               without a gap gain nothing. A schedule that steps with the optimizer makes the host
+               wait for each step, to know whether it was taken, unless `hotlap.train` knows its
+               next rates: those of `hotlap.schedules` and of torch's classes, but for OneCycleLR,
+               CyclicLR and functions of the user's, are on the device 256 updates ahead. Beliefs
+               to correct: a graph makes no kernel faster; dropout
                is no obstacle, its generator is part of the graph, and a schedule of the learning
                rate is none either. What is: a schedule of momentum, betas
                or weight decay, as OneCycleLR's; `.item()`, `print` or an `if` on a value in model

@@ -89,7 +89,7 @@ class Blocks:
         return 0 if self._wish.single is not None else next(fitting, 0)
 
     def take(
-        self, epoch: DeviceEpoch, first: int, count: int, totals: tuple[Any, Any]
+        self, epoch: DeviceEpoch, first: int, count: int, totals: Callable[[], tuple[Any, Any]]
     ) -> tuple[Block, Gradients] | None:
         """Queue a block of steps; None, with nothing done, if that is not possible.
 
@@ -97,7 +97,7 @@ class Blocks:
             epoch: whose whole steps they are.
             first: step of the epoch, from 0.
             count: as `length` gives it.
-            totals: the epoch's sums so far, see `Block`.
+            totals: gives the epoch's sums so far, see `Block`.
         """
         if self._ahead is not None and not self._ahead.prepare(count):
             self._wish.single = self._ahead.problem
@@ -106,7 +106,7 @@ class Blocks:
         if count not in self._graphs and not self._capture(epoch, count):
             return None
         graph, gradients = self._graphs[count]
-        for mine, given in zip(self._totals, totals, strict=True):
+        for mine, given in zip(self._totals, totals(), strict=True):
             mine.copy_(given) if isinstance(given, torch.Tensor) else mine.fill_(given)
         done = graph.replay()
         self._next = first + count

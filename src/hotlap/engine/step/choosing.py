@@ -35,6 +35,7 @@ def step_of(
     scheduler: Any,
     target: StepTarget,
     check_finite: bool,
+    follows_schedule: bool,
     reduce: Reduce,
     spare: Callable[[], Any] = _nothing,
 ) -> Step:
@@ -48,17 +49,20 @@ def step_of(
         scheduler: that steps with the optimizer, None if none does.
         target: what techniques act on.
         check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
+        follows_schedule: the schedule may follow on the device.
         reduce: the ranks that train together.
         spare: see `ShardedSum`.
     """
+    is_foreseen = follows_schedule and why_unforeseen(scheduler, trained[2]) is None
     return make_step(
         *trained,
         target=target,
         hardware=hardware,
         decides_on="host"
         if reduce.world > 1
-        else _place(implementation, hardware, trained[2], scheduler, target, check_finite),
+        else _place(implementation, hardware, trained[2], is_foreseen, target, check_finite),
         scheduler=scheduler,
+        is_foreseen=is_foreseen,
         reduce=reduce,
         seed=task.seed,
         spare=spare,
@@ -77,6 +81,7 @@ def make_step(
     hardware: Device | None = None,
     decides_on: Place = "host",
     scheduler: Any = None,
+    is_foreseen: bool = True,
     clip_norm: float | None = None,
     clip_value: float | None = None,
     check_finite: bool = True,
@@ -94,6 +99,7 @@ def make_step(
         hardware: a CUDA device, if anything but the host decides.
         decides_on: where it is decided whether an update is taken.
         scheduler: that steps with the optimizer, None if none does.
+        is_foreseen: its next rates are known; also if there is none.
         clip_norm: see `Task`.
         clip_value: see `Task`.
         check_finite: see `step_of`.
@@ -119,7 +125,7 @@ def make_step(
     elif decides_on == "device":
         assert isinstance(hardware, Cuda)
         rates = DeviceRates(optimizer, hardware)
-        if scheduler is not None and why_unforeseen(scheduler, optimizer) is None:
+        if scheduler is not None and is_foreseen:
             ahead = RatesAhead(scheduler, optimizer, hardware)
         if target.graph is not None or ahead is not None:
             update.adapt_optimizer = rates.use_device_rates
@@ -144,7 +150,7 @@ def _place(
     implementation: str | None,
     hardware: Device,
     optimizer: Any,
-    scheduler: Any,
+    is_foreseen: bool,
     target: StepTarget,
     check_finite: bool,
 ) -> Place:
@@ -154,9 +160,8 @@ def _place(
         return "device"
     if not check_finite:
         return "host"
-    # Such a schedule must be told at once whether the update was taken.
-    is_asked = scheduler is not None and why_unforeseen(scheduler, optimizer) is not None
-    if is_asked or not _is_fused(implementation, optimizer):
+    # Another schedule must be told at once whether the update was taken.
+    if not is_foreseen or not _is_fused(implementation, optimizer):
         return "async"
     return "device" if cannot_leave_out(optimizer) is None else "async"
 

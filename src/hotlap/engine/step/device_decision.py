@@ -79,7 +79,8 @@ class DeviceDecision:
                 # One decision for all: the scale falls where the update is left out.
                 found = torch.maximum(theirs, found, out=theirs)
         if self._ahead is not None:
-            self._ahead.write(self._rates.tensors)
+            self._rates.join_groups()
+            self._ahead.write(self._rates.all)
         update.apply_where(found)
         if self._ahead is not None:
             self._ahead.note(found)

@@ -22,18 +22,21 @@ class DeviceRates:
 
     def __init__(self, optimizer: Any, device: Cuda) -> None:
         self._optimizer, self._device = optimizer, device
-        self.tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
+        self.all = self._zeros(len(optimizer.param_groups))
+        """Shape (groups,)."""
+        self.tensors = list(self.all.unbind())
+        """The same, a scalar for each group."""
         self._last: list[Any] = [None] * len(self.tensors)
         self._streams: list[Any] = []
         """For parts of an update that is captured."""
 
+    def _zeros(self, groups: int) -> torch.Tensor:
+        return torch.zeros(groups, dtype=torch.float32, device=self._device.name)
+
     def follow(self) -> None:
         """Write rates that have changed."""
         groups = self._optimizer.param_groups
-        for _ in groups[len(self.tensors) :]:
-            # A group that came later, with parameters that were frozen before.
-            self.tensors.append(self._device.scalar(0.0))
-            self._last.append(None)
+        self.join_groups()
         for number, (group, tensor) in enumerate(zip(groups, self.tensors, strict=True)):
             rate = group["lr"]
             if isinstance(rate, torch.Tensor):
@@ -41,6 +44,13 @@ class DeviceRates:
             elif rate != self._last[number]:
                 tensor.fill_(rate)
                 self._last[number] = rate
+
+    def join_groups(self) -> None:
+        """Have a rate of each group: some come later, with parameters that were frozen before."""
+        groups = len(self._optimizer.param_groups)
+        if groups != len(self.tensors):
+            self.all = self._zeros(groups)
+            self.tensors, self._last = list(self.all.unbind()), [None] * groups
 
     def constant_hyperparameters(self) -> Any:
         """Return what else the groups say."""

@@ -122,7 +122,7 @@ class CapturedGraph:
         )
 
     def take_block(
-        self, epoch: DeviceEpoch, first: int, most: int, totals: tuple[Any, Any]
+        self, epoch: DeviceEpoch, first: int, most: int, totals: Callable[[], tuple[Any, Any]]
     ) -> Block | None:
         """Take several steps of an epoch at once; None, with nothing done, if it cannot be.
 

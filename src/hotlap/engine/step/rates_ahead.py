@@ -40,7 +40,8 @@ class RatesAhead:
     def __init__(self, scheduler: Any, optimizer: Any, device: Cuda) -> None:
         self._scheduler, self._optimizer = scheduler, optimizer
         groups = len(optimizer.param_groups)
-        self._table = torch.zeros(groups, _SIZE, device=device.name)
+        self._device = device
+        self._table = self._empty_table(groups)
         self._taken = torch.zeros((), dtype=torch.int64, device=device.name)
         self._attempted = self._known = self._followed = 0
         """Updates that were tried since the table was written, rates in it, and steps that the
@@ -52,18 +53,25 @@ class RatesAhead:
         self.problem: str | None = None
         """Why the next rates are not known any more; None if they are."""
 
+    def _empty_table(self, groups: int) -> torch.Tensor:
+        # As the fused kernels read them, whatever the script's default format is.
+        return torch.zeros(groups, _SIZE, dtype=torch.float32, device=self._device.name)
+
     def prepare(self, count: int) -> bool:
         """Have the rates of so many more updates on the device; False if they cannot be known."""
+        now = self._rates_now()
+        if self.problem is None and self._seen is not None and now != self._seen:
+            self._give_up(now)
         if self.problem is None and self._attempted + count > self._known:
             self.settle()
             rates = foresee(self._scheduler, self._optimizer, _SIZE)
             if len(rates) < count:
                 self.problem = "the schedule changes more than the learning rate, or ends"
                 return False
-            self._known = len(rates)
-            self._table[:, : self._known].copy_(torch.tensor(rates).t())
+            self._table[:, : len(rates)].copy_(_as_tensor(rates).t())
             self._taken.zero_()
             self._attempted = self._followed = 0
+            self._known = len(rates)
             self._seen = self._rates_now()
         return self.problem is None
 
@@ -72,17 +80,16 @@ class RatesAhead:
 
         Where the next rates are not known it is the current one, and the host steps the schedule.
         """
-        now = self._rates_now()
-        if self.problem is None and self._seen is not None and now != self._seen:
-            self._give_up(now)
         if self.prepare(count):
             return
         rates = [float(rate) for rate in self._rates_now()]
         if rates != self._held or self._attempted + count > _SIZE:
-            self._held = rates
-            self._table.copy_(torch.tensor(rates).unsqueeze(1).expand_as(self._table))
+            if len(rates) != len(self._table):
+                self._table = self._empty_table(len(rates))
+            self._table.copy_(_as_tensor(rates).unsqueeze(1).expand_as(self._table))
             self._taken.zero_()
             self._attempted = 0
+            self._held = rates
 
     def _give_up(self, rates: list[Any]) -> None:
         """Let the host step the schedule from now on, with rates that somebody else has set."""
@@ -99,10 +106,9 @@ class RatesAhead:
         self.settle()
         self.problem = "the schedule is not followed any more"
 
-    def write(self, rates: list[torch.Tensor]) -> None:
-        """Write the rates of the next update; to be captured."""
-        for rate, row in zip(rates, self._table, strict=True):
-            rate.copy_(row.index_select(0, self._taken.reshape(1)).reshape(()))
+    def write(self, rates: torch.Tensor) -> None:
+        """Write the rates of the next update, shape (groups,); to be captured."""
+        rates.copy_(self._table.index_select(1, self._taken.reshape(1)).squeeze(1))
 
     def note(self, found: torch.Tensor) -> None:
         """Note whether an update was taken; to be captured.
@@ -136,8 +142,14 @@ class RatesAhead:
         self._seen = None
 
 
+def _as_tensor(rates: list[Any]) -> torch.Tensor:
+    return torch.tensor(rates, dtype=torch.float32, device="cpu")
+
+
 def why_unforeseen(scheduler: Any, optimizer: Any) -> str | None:
     """Return why a schedule's next rates are not known in advance, None if they are."""
+    if scheduler is None:
+        return None
     if not is_foreseen(scheduler):
         return f"the next rates of {type(scheduler).__name__} are not known in advance"
     if any(not isinstance(group["lr"], float | int) for group in optimizer.param_groups):

@@ -222,3 +222,4 @@ def test_a_schedule_that_is_set_back_is_followed_from_there(tmp_path: Path) -> N
     assert isinstance(decision, DeviceDecision)
     found = [float(rate) for rate in decision._rates.tensors]
     assert found == pytest.approx(expected, rel=1e-6)
+    assert built.step.follows_schedule

@@ -17,7 +17,7 @@ When it hurts  one epoch only (no gain, a little memory), or a data set near the
                on a GPU, where the model needs that memory itself.
 Numerics       exact: the same bytes in the same order. A data set that owns a generator, or gives
                another sample when it is read again under the same random state, is refused.
-Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; in plans for an MLP on a GPU:
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; in plans on a GPU:
                benchmarks/results/2026-11-27_gpu_h200.md
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """

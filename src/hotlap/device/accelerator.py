@@ -67,7 +67,8 @@ class Device:
         """Give back what torch has reserved and does not use."""
 
     def send(self, tensor: Any) -> Any:
-        """Return a tensor of the host on the device; where it can, the host does not wait."""
+        """Return a tensor of the host on the device. From memory that is not pinned the host would
+        wait for all that is queued: it is pinned where it can be."""
         return tensor.to(self.name)
 
     def free_bytes(self) -> int:
@@ -282,10 +283,8 @@ class Cuda(Accelerator):
         return tensor.to(self.name)
 
     def send(self, tensor: Any) -> Any:
-        if tensor.device.type == "cpu":
-            # From memory that is not pinned the host would wait for all that is queued before.
-            with contextlib.suppress(RuntimeError):
-                tensor = tensor.pin_memory()
+        with contextlib.suppress(RuntimeError):
+            tensor = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
         return tensor.to(self.name, non_blocking=True)
 
     def is_pinned(self, tensor: Any) -> bool:

@@ -194,9 +194,6 @@ def _build(
         reduce,
         partial(first_batch, source, hardware),
     )
-    held_out = held_out_source(task, reduce)
-    if held_out is not None:
-        held_out = with_techniques(held_out, *around, is_held_out=True)
     return BuiltRun(
         task=task,
         plan=plan,
@@ -205,7 +202,7 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=held_out,
+        held_out=_held_out(task, reduce, around),
         step=step,
         applied=applied,
         switched=switched,
@@ -218,6 +215,11 @@ def _build(
         reduce=reduce,
         warmed=_warm_up(step, source, hardware),
     )
+
+
+def _held_out(task: Task, reduce: Reduce, around: tuple[Any, ...]) -> Source | Stream | None:
+    source = held_out_source(task, reduce)
+    return None if source is None else with_techniques(source, *around, is_held_out=True)
 
 
 def _make_model(task: Task, hardware: Device) -> Any:

@@ -227,8 +227,7 @@ class _Recorded:
         for micros in self._original(*args):
             self.fed.begin(micros)
             self.delivered.begin_step(len(micros))
-            # The groups' rates are looked at before each step.
-            self.built.step.settle()
+            self.built.step.settle()  # The groups' rates are looked at.
             self.hyperparameters.append(
                 json.dumps(group_hyperparameters(self.built.optimizer), sort_keys=True)
             )

@@ -65,11 +65,12 @@ class EpochClock:
         found = step.is_taken.found if isinstance(step.is_taken, TakenFlag) else None
         if found is None and not step.is_taken:
             return
-        # What the task has made may be written over by its next step.
-        loss, items = (
-            each.detach().clone() if isinstance(each, torch.Tensor) else each
-            for each in (step.loss, items)
-        )
+        loss: torch.Tensor = step.loss.detach()
+        items = items.detach() if isinstance(items, torch.Tensor) else items
+        if found is None:
+            # What the task has made may be written over by its next step.
+            loss = loss.clone()
+            items = items.clone() if isinstance(items, torch.Tensor) else items
         self._waiting.append((loss, found, items))
         if len(self._waiting) == _AT_ONCE:
             self._sum_up()

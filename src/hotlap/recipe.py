@@ -1,4 +1,4 @@
-"""Loads a recipe, a file with `task(...) -> hotlap.Task`, and turns its parameters into options."""
+"""Loads a recipe, a file with `task(...) -> hotlap.Task`; parses options for its parameters."""
 
 import ast
 import functools

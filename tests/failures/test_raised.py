@@ -46,12 +46,12 @@ RAISED: dict[str, tuple[Callable[[], object], str, str]] = {
     "labels of float": (
         lambda: F.cross_entropy(OUTPUT, torch.zeros(4)),
         "dtype_mismatch",
-        "The labels are float32",
+        "numbers of classes must be int64",
     ),
     "labels of int32": (
         lambda: F.cross_entropy(OUTPUT, torch.zeros(4, dtype=torch.int32)),
         "dtype_mismatch",
-        "The labels are int32",
+        "numbers of classes must be int64",
     ),
     "integers as probabilities": (
         lambda: F.cross_entropy(OUTPUT, torch.zeros(4, 3).long()),

@@ -39,8 +39,9 @@ def check_nothing_is_chosen(found: Tuning) -> None:
     assert row["state"] in ("refused", "no_effect", "not_tried")
 
 
+# Those that save time, and one that does nothing; the others are raced in favour, below.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", lies.NAMES)
+@pytest.mark.parametrize("name", ["FREEZE", "FREEZE_EXACTLY", "IDLE"])
 def test_nothing_is_chosen_of_a_technique_that_lies(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,10 +46,19 @@ def test_only_what_can_serve_is_tried_and_the_rest_says_why() -> None:
 
 
 def test_memory_is_kept_only_where_steps_are_handed_pages() -> None:
-    assert "host_allocator" not in names(nominate(FACTS, HOST, registry(), Numerics.EXACT)[0])
+    found, refused = nominate(FACTS, HOST, registry(), Numerics.EXACT)
+    assert "host_allocator" not in names(found)
+    assert "page faults each, so it can save little" in refused["host_allocator"]
     many = replace(FACTS, page_faults=5000.0)
     linux = replace(HOST, platform="linux")
     assert "host_allocator" in names(nominate(many, linux, registry(), Numerics.EXACT)[0])
+
+
+def test_what_nobody_would_try_here_says_what_is_missing() -> None:
+    _, refused = nominate(FACTS, HOST, registry(), Numerics.STREAM, own_step=True)
+    assert refused["micro_batch"] == "a batch of at most 16 samples is too small to be split"
+    for name in ("allocator", "cudnn_benchmark", "cuda_graph"):
+        assert "Train on a CUDA GPU" in refused[name].replace("train on", "Train on"), name
 
 
 def test_what_is_weaker_than_accepted_is_not_tried() -> None:

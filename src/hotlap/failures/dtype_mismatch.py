@@ -12,6 +12,7 @@ What to do     convert once, where the dataset makes the tensor (`.float()`, `.l
 
 import re
 
+from hotlap.failures.death import Death
 from hotlap.failures.record import Failure
 
 _CALLS = {"double": "float64", "float": "float32", "half": "float16", "long": "int64"}
@@ -37,6 +38,14 @@ def explain(match: "re.Match[str]") -> list[str]:
     return [f"One is {one}, the other {other}."]
 
 
+def advise(match: "re.Match[str]", death: Death) -> list[str]:
+    # torch 2.11 says the same of labels as of any other operand; only the traceback tells.
+    in_loss = bool(death.calls) and death.calls[-1].function in ("cross_entropy", "nll_loss")
+    if in_loss and match.group().startswith("expected scalar type Long"):
+        return ["Labels that are numbers of classes must be int64: use `.long()`."]
+    return []
+
+
 def _plain(dtype: str) -> str:
     return _CALLS.get(dtype.lower().removeprefix("c10::"), dtype)
 
@@ -58,4 +67,5 @@ FAILURE = Failure(
         r"Long, Int; but got torch\.(?:cuda\.)?(?P<ids>\w+?)Tensor",
     ),
     explain=explain,
+    advise=advise,
 )

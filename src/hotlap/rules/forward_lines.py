@@ -1,4 +1,4 @@
-"""What rules share that read the text of lines in which the forward was sampled."""
+"""For rules that read source lines: those in which the forward was sampled, in order."""
 
 import math
 import re

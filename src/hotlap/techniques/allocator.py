@@ -181,10 +181,6 @@ def proof(options: Options) -> Proof:
     return Proof("applied", f"{grows} of {count} GPU memory segments are expandable")
 
 
-def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
-    return ({},) if host.gpus else ()
-
-
 TECHNIQUE = Technique(
     name="allocator",
     seam="process",
@@ -193,6 +189,5 @@ TECHNIQUE = Technique(
     why_not=why_not,
     apply=apply,
     proof=proof,
-    candidates=candidates,
     on_ranks=True,
 )

@@ -129,5 +129,6 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
+    without_candidates="no layer's class is named after attention; in a plan it can be tried",
     on_ranks=True,
 )

@@ -26,7 +26,6 @@ Measured       benchmarks/results/2026-11-27_gpu_h200.md
 Source         CUDA programming guide, CUDA graphs; torch.cuda.CUDAGraph documentation.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,10 +164,6 @@ def proof(target: StepTarget) -> Proof:
     return Proof("applied", steps)
 
 
-def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
-    return ({},) if task.device.startswith("cuda") else ()
-
-
 TECHNIQUE = Technique(
     name="cuda_graph",
     seam="step",
@@ -177,7 +172,6 @@ TECHNIQUE = Technique(
     why_not=why_not,
     apply=apply,
     proof=proof,
-    candidates=candidates,
     excludes=("optimizer", "recompute"),
     memory=Memory(
         is_traceable=False,

@@ -12,7 +12,7 @@ Source         PyTorch documentation, torch.backends.cudnn.benchmark; cuDNN deve
                algorithm search.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hotlap.device import process_settings
@@ -80,10 +80,6 @@ def proof(target: ProcessTarget) -> Proof:
     return Proof("applied", f"{kernels}: algorithms were benchmarked")
 
 
-def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
-    return ({},) if host.gpus else ()
-
-
 TECHNIQUE = Technique(
     name="cudnn_benchmark",
     seam="process",
@@ -91,6 +87,5 @@ TECHNIQUE = Technique(
     why_not=why_not,
     apply=apply,
     proof=proof,
-    candidates=candidates,
     on_ranks=True,
 )

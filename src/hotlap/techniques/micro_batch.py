@@ -98,6 +98,7 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
+    without_candidates=f"a batch of at most {_LEAST} samples is too small to be split",
     # Smaller activations stay in a cache, and need no new pages.
     phases=("forward", "backward"),
     saves=0.1,

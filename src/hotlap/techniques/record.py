@@ -288,6 +288,8 @@ class Technique:
     """(task, host, options): a reason against it, None if it is applicable."""
     candidates: Callable[..., tuple[Mapping[str, Any], ...]] = lambda: ({},)
     """(task, host): options worth a trial, the most promising first."""
+    without_candidates: str = "nothing here suggests that it would help"
+    """Why, where `candidates` returns none."""
     excludes: tuple[str, ...] = ()
     """Techniques that act on the same thing; one of the two has to say so."""
     rather_than: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ def nominate(
             else:
                 reasons.append(reason)
         if not any(candidate.technique == name for candidate in found):
-            refused[name] = reasons[0] if reasons else "no candidate on this host"
+            refused[name] = reasons[0] if reasons else technique.without_candidates
     order = [plan for nomination in nominations for plan in nomination.remedies]
     found.sort(key=lambda c: order.index(c.plan()) if c.plan() in order else len(order))
     return _broad_first(found, known, phases or {}), refused

@@ -197,8 +197,8 @@ class Saver:
         if self.reduce.world > 1 and (self.is_in_parts or holds_pieces(tensors)):
             raise StorageError(
                 f"the checkpoint of step {position.step} was not saved: {self.reduce.world} ranks "
-                f"hold parts of it, but rank {self.reduce.rank} ended alone. Resume from the last "
-                "checkpoint."
+                f"hold parts of it, but rank {self.reduce.rank} ended alone. Use "
+                "`--resume auto` to go on from the last checkpoint."
             )
         self._save_whole(built, tensors, state, position)
 

@@ -1,4 +1,4 @@
-"""What a page is made of: facts, texts, tables, cards and charts, without any HTML."""
+"""`Block`, what a page is made of: facts, texts, tables, cards and charts, without any HTML."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

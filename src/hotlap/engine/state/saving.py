@@ -198,7 +198,7 @@ class Saver:
             raise StorageError(
                 f"the checkpoint of step {position.step} was not saved: {self.reduce.world} ranks "
                 f"hold parts of it, but rank {self.reduce.rank} ended alone. Use "
-                "`--resume auto` to go on from the last checkpoint."
+                "`--resume auto` to continue from the last checkpoint."
             )
         self._save_whole(built, tensors, state, position)
 

@@ -84,6 +84,11 @@ OPTIONAL = (
     PrivateName(
         "torch.nn.parallel", "DistributedDataParallel._set_ddp_runtime_logging_sample_rate"
     ),
+    # `sharding`, before torch 2.13: zeros for parameters that got no gradient.
+    PrivateName("torch.distributed.fsdp", "FSDPModule._get_fsdp_state"),
+    PrivateName(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup.post_backward"
+    ),
     # `sharding`, to hand back modules that can be sharded again.
     PrivateName("torch.distributed._composable_state", "_module_state_mapping"),
 )

@@ -40,6 +40,12 @@ def collectives(of: Any) -> int:
     return mode.get_total_counts()
 
 
+def give_gradients(model: nn.Module) -> None:
+    # Collectives that do nothing leave gradients that nobody has written.
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+
 def test_gradients_losses_and_state_are_looked_at_without_a_collective(model: nn.Module) -> None:
     inputs = Inputs(SafeCalls())
     inputs.follow(model)
@@ -51,6 +57,7 @@ def test_gradients_losses_and_state_are_looked_at_without_a_collective(model: nn
     assert not collectives(lambda: inputs.step_begins(optimizer))
     (found,) = inputs.facts()
     assert (found.most, found.gradient_norm, inputs.is_open) == (100.0, None, False)
+    give_gradients(model)
     optimizer.step()
     next(iter(optimizer.state.values()))["exp_avg"].fill_(1e-40)
     # Of 4 rows of 8 this rank has two.
@@ -71,7 +78,7 @@ def test_a_share_is_digested_and_followed_as_this_rank_holds_it(model: nn.Module
     assert digest.of_tensor(share) == before
     assert elements.of(share).tolist() == share.to_local().double().flatten().tolist()
     optimizer, averages = torch.optim.SGD(model.parameters(), lr=1.0), Averages()
-    model(torch.ones(3, 8)).sum().backward()
+    give_gradients(model)
     averages.update_begins([model], list(model.parameters()))
     optimizer.step()
     assert digest.of_tensor(share) != before

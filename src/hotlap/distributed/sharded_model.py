@@ -13,6 +13,7 @@ from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 
 from hotlap.compat import find_optional
+from hotlap.distributed import unused_gradients
 from hotlap.distributed.block_order import BlockOrder
 from hotlap.distributed.reduce import Reduce
 from hotlap.distributed.shares import local_of, whole_of
@@ -31,11 +32,11 @@ _HOOKS = (
 
 def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
     """Return why a model cannot be sharded, None if it can; the same on every rank."""
-    if not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"):
+    if not unused_gradients.can_sum():
         return (
-            f"torch {torch.__version__} cannot shard a model with parameters that get no gradient. "
-            "Use torch 2.13 or newer, or set level = 'optimizer' in the plan's "
-            "[techniques.sharding]."
+            f"torch {torch.__version__} waits forever where a parameter gets a gradient on some "
+            "ranks only, so it cannot share gradients and parameters. Use torch 2.13 or newer, or "
+            "set level = 'optimizer' in the plan's [techniques.sharding]."
         )
     holders: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -112,7 +113,7 @@ class ShardedModel:
             # Each module divides by the number of ranks by itself: only sums have one normalizer.
             each.set_force_sum_reduction_for_comms(True)
             each.set_gradient_divide_factor(1.0)
-        model.set_reduce_scatter_unused_params(True)
+        unused_gradients.sum_zeros(model)
         for parameter in {id(place[2]): place[2] for place in self._places}.values():
             # The caller may hold them: they are whole again in the end, see `gather`.
             parameter.data = parameter.data.new_empty(0)

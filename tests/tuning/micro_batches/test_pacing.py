@@ -11,7 +11,12 @@ BATCH = 1024
 
 
 def raced(
-    sample_s: Callable[[int], float], largest: int, *, noise: float = 0.0, fails: int | None = None
+    sample_s: Callable[[int], float],
+    largest: int,
+    *,
+    noise: float = 0.0,
+    fails: int | None = None,
+    allowed_s: float = 20.0,
 ) -> tuple[int | None, list[int], dict[int, float]]:
     """Race; return the fastest, the sizes of all turns, and the rates."""
     draws, turns, late = random.Random(1), [], [0.0]
@@ -24,7 +29,7 @@ def raced(
         late[0] += seconds
         return Turn(seconds, BATCH * steps, steps)
 
-    paces = find_fastest(take, sizes_to_time(largest), seconds=20.0, clock=lambda: late[0])
+    paces = find_fastest(take, sizes_to_time(largest), seconds=allowed_s, clock=lambda: late[0])
     return paces.fastest, turns, dict(paces.rates)
 
 
@@ -46,6 +51,17 @@ def test_the_fastest_is_found(best: int) -> None:
 def test_noise_does_not_choose() -> None:
     fastest, turns, _ = raced(lambda n: 1e-5 if n == 64 else 1.05e-5, 128, noise=0.03)
     assert fastest == 64
+    assert turns.count(64) == 8
+
+
+def test_a_noisy_machine_has_more_rounds() -> None:
+    fastest, turns, _ = raced(lambda n: 1e-5 if n == 64 else 1.1e-5, 128, noise=0.8, allowed_s=60.0)
+    assert fastest == 64
+    assert turns.count(64) > 8
+
+
+def test_it_ends_once_sizes_are_equally_fast() -> None:
+    _, turns, _ = raced(lambda n: 1e-5, 128, noise=0.01)
     assert turns.count(64) == 8
 
 

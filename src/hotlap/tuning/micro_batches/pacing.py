@@ -1,4 +1,4 @@
-"""The fastest of several sizes: all take turns, those that are clearly slower leave."""
+"""The fastest of several sizes: all take turns, those that are surely slower leave."""
 
 import random
 import time
@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from hotlap.lab.statistics import Ratio, paired_ratio
+
 _TURN_S = 0.4
 """Seconds that the counted steps of a turn should take."""
 _STEPS = (1, 50)
 _MUCH_SLOWER = 1.4
 _SLOW_SIZES = 2
 """Sizes in a row that take so many times as long end the way down: smaller ones only lose."""
-_SLOWER = 1.1
-_ENOUGH_ROUNDS, _ROUNDS = 3, 7
+_AS_FAST = 1.03
+"""A size that takes so many times as long is as good as the fastest."""
+_ENOUGH_ROUNDS, _ROUNDS = 7, 50
 """Rounds after which the slower ones leave, and rounds in all."""
 
 
@@ -48,8 +51,12 @@ class Paces:
 
     def times_faster(self, size: int, than: int) -> float:
         """Return how many times faster a size is than another, turn by turn."""
-        pairs = zip(self.seconds[size], self.seconds[than], strict=False)
-        return median(slow / fast for fast, slow in pairs)
+        return self.ratio(size, than).median
+
+    def ratio(self, size: int, than: int) -> Ratio:
+        """Return the same with its interval."""
+        both = min(len(self.seconds[size]), len(self.seconds[than]))
+        return paired_ratio(self.seconds[than][:both], self.seconds[size][:both])
 
 
 def sizes_to_time(largest: int) -> list[int]:
@@ -70,8 +77,8 @@ def find_fastest(
     Args:
         take: takes a turn: a size, and the steps that count.
         sizes: the largest first.
-        seconds: about how long it may take. Where steps are slow there are fewer rounds than
-            usual, one at least.
+        seconds: about how long it may take; one round at least. It ends before once all that are
+            left are equally fast.
         clock: says how late it is, in seconds.
     """
     begun = clock()
@@ -92,8 +99,20 @@ def find_fastest(
                 paces.seconds[size].append(turn.seconds / turn.samples)
         racing = [size for size in racing if size in paces.seconds]
         if number >= _ENOUGH_ROUNDS:
-            racing = [size for size in racing if _is_close(paces, size, _SLOWER)]
+            racing = _still_open(paces, racing)
     return paces
+
+
+def _still_open(paces: Paces, racing: Sequence[int]) -> list[int]:
+    """Return the sizes that may be the fastest; none if it does not matter which of them is."""
+    fastest = min(racing, key=paces.of, default=None)
+    if fastest is None:
+        return []
+    ratios = {size: paces.ratio(fastest, size) for size in racing if size != fastest}
+    left = [size for size, ratio in ratios.items() if ratio.low <= 1]
+    if all(ratios[size].high <= _AS_FAST for size in left):
+        return []
+    return [fastest, *left]
 
 
 def _first_round(

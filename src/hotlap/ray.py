@@ -38,7 +38,7 @@ def trainable(
 
     Raises:
         MissingFile: there is no such recipe or plan.
-        UsageError: the plan file is wrong.
+        UsageError: the plan file is wrong, or the arguments are one string.
 
     >>> tune.Tuner(hotlap.ray.trainable("recipe.py"),        # doctest: +SKIP
     ...            param_space={"lr": tune.loguniform(1e-4, 1e-1)})
@@ -47,6 +47,11 @@ def trainable(
     if not path.is_file():
         raise MissingFile(
             f"recipe '{path}' was not found. Expected: a Python file with `def task(...)`."
+        )
+    if isinstance(arguments, str):
+        raise UsageError(
+            f"arguments={arguments!r} is a string. Expected: one string for each word, such as "
+            "arguments=['--epochs', '3']."
         )
     techniques = None if plan is None else PlanFile.read(Path(plan)).plan.techniques
     # By name, so that Ray can send it to other processes.

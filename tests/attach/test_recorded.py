@@ -5,9 +5,12 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hotlap.attach.recorded import RecordedScript
+from hotlap.plan import Plan
 from hotlap.track.feeding import files_of
 from hotlap.track.runs import Run, read_run
 
@@ -143,6 +146,23 @@ def test_a_script_without_a_loss_is_said(hotlap: Start, tmp_path: Path) -> None:
     assert done.returncode == 0 and "no loss was recorded" in done.stderr
     run = read_run(tmp_path / "run")
     assert run.info is not None and run.info.state == "finished" and not run.records
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "the script's own process did not say why"),
+        ({"problems": []}, "no process that hotlap is attached to called backward()"),
+    ],
+)
+def test_a_process_that_said_nothing_is_not_said_to_have_trained_nothing(
+    told: dict[str, Any] | None, words: str, tmp_path: Path
+) -> None:
+    notices: list[str] = []
+    recorded = RecordedScript(tmp_path / "run", (), 2.0, notices.append)
+    recorded.begin({"script": "train.py"}, Plan())
+    recorded.end(0, told)
+    assert len(notices) == 1 and "no loss was recorded" in notices[0] and words in notices[0]
 
 
 @pytest.mark.usefixtures("script")

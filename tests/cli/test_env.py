@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -248,6 +249,25 @@ def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
     assert "what it means" in shown[0] and shown[1].startswith("cpu ") and "%" in shown[1]
 
 
+def test_watching_ends_with_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        # It ends in the second of these.
+        if naps:
+            child.communicate()
+        naps.append(seconds)
+
+    monkeypatch.setattr("hotlap.cli.env.time", SimpleNamespace(sleep=nap))
+    assert cli.main(["env", "--watch", "--pid", str(child.pid)]) == 0
+    out, err = capsys.readouterr()
+    assert naps == [2.0, 2.0] and out.count("what it means") == 1
+    assert f"process {child.pid} has ended" in err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -255,6 +275,7 @@ def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
         (["--watch", "--every", "0.1s"], "is too short"),
         (["--watch", "--every", "soon"], "is not a duration"),
         (["--pid", "1"], "--pid 1 works only with --watch"),
+        (["--every", "2s"], "--every 2s works only with --watch"),
         (["--watch", "--pid", "4194305"], "--pid 4194305: there is no such process"),
     ],
 )

@@ -71,7 +71,8 @@ def test_runs_of_a_folder_are_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert found["schema"] == 1
     assert [row["folder"] for row in found["runs"]] == ["runs/1", "runs/2"]
     assert found["runs"][0]["last"]["step/loss"] == 1.0
-    assert found["runs"][1]["last"]["step/loss"] is None
+    # Null would be the same as a value that the run does not have.
+    assert found["runs"][1]["last"]["step/loss"] == "NaN"
 
 
 @pytest.mark.usefixtures("two")
@@ -90,6 +91,8 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         "epoch/loss",
         "step/loss",
     ]
+    losses = {row["name"]: row["second"] for row in found["values"] if "loss" in row["name"]}
+    assert losses == {"epoch/loss": "NaN", "step/loss": "NaN"}
     assert found["system"] == [{"name": "cpu_percent", "first": 75.0, "second": 75.0}]
     assert cli.main(["runs", "compare", "runs/1", "runs/2"]) == 0
     shown = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """How fast a step could be: a bound that is withheld where the step itself contradicts it."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,9 @@ def test_what_is_printed_says_what_is_counted_and_what_is_left_out() -> None:
     assert "could not run faster than 400.00 ms on this machine (reading and writing" in text
     assert "it takes 800.00 ms. FLOPs utilization: 0.5% of the measured rate of products" in text
     assert "Not counted, so the true figures are higher: my.op." in text
+    tiny = replace(COSTS, flops={"float32": 512}, state_bytes=0, cache_bytes=0)
+    small = " ".join(lines(Limits(tiny, CEILINGS, 0.27)))
+    assert "0.00 ms" not in small and re.search(r"not run faster than 0\.00\d+ µs on", small)
     withheld = lines(Limits(COSTS, CEILINGS, 300.0, "the step is faster"))
     assert not any("could not run faster" in line for line in withheld)
     assert withheld[-1] == "Limits of this machine: not known: the step is faster."

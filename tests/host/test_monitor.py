@@ -158,6 +158,38 @@ def test_work_of_the_process_and_its_children_is_counted() -> None:
     assert watched.sample()["memory_bytes"] < found["memory_bytes"]
 
 
+def test_what_the_host_sends_to_itself_is_no_traffic_of_its_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {
+        name: SimpleNamespace(bytes_recv=0, bytes_sent=0)
+        for name in ("lo", "lo0", "Loopback Pseudo-Interface 1", "eth0", "wlo1")
+    }
+    monkeypatch.setattr(psutil, "net_io_counters", lambda pernic: counts)
+    watched = Monitor(watches_process=False)
+    for name, each in counts.items():
+        each.bytes_recv, each.bytes_sent = (3, 5) if name in ("eth0", "wlo1") else (2**30, 2**30)
+    grown = watched._count_network()
+    assert grown == {"network_received": 6, "network_sent": 10}
+    # Where there is no interface, nothing is known.
+    counts.clear()
+    assert watched._count_network() == {}
+
+
+def test_a_process_that_has_ended_is_known_to_have() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    watched = Monitor(child.pid)
+    assert not watched.has_ended and not Monitor().has_ended
+    child.kill()
+    end = time.monotonic() + 20
+    # Its parent, this process, has not waited for it.
+    while not watched.has_ended and time.monotonic() < end:
+        time.sleep(0.01)
+    assert watched.has_ended and watched._root.status() == psutil.STATUS_ZOMBIE
+    child.communicate()
+    assert watched.has_ended
+
+
 def test_what_is_written_to_the_disk_is_counted(tmp_path: Path) -> None:
     if not hasattr(psutil.Process(), "io_counters"):
         pytest.skip("the system counts no reads and writes of a process")

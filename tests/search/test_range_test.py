@@ -142,13 +142,67 @@ def test_the_rate_lies_below_the_one_with_the_least_loss() -> None:
         (curve(lambda rate: 2.3 - 0.3 * max(0.0, math.log10(rate) + 4)), "still fell at the high"),
         ([math.nan], "not finite after 0 steps"),
         ([2.3, 2.2, 2.3, math.inf], "not finite after 3 steps"),
+        ([2.302585] * 100, "was 2.3025. at every rate: check"),
+        ([0.0] * 100, "was 0 at every rate"),
+        ([2.302585 + 2e-7 * (n % 3 == 2 or n > 60) for n in range(100)], "was 2.3025. at every"),
+        ([-0.1] * 60 + [-0.1 - 1e-8] * 20 + [9.0] * 20, "fell by .* at most"),
+        ([2.3, 2.2, 2.3, 2.2, 2.3, 1e3], "rose to 1e.03 after 5 steps"),
+        ([2.3, 2.2, 2.3, 2.2, 2.3, 2.2], "the task ended after 6 steps"),
+        # The least is one of the first, by chance.
+        ([1.0, 2.3, 2.2, 2.4, 2.3, 2.2, 2.4, 2.3, 2.2, 2.4, *[2.4] * 90], "fell by .* at most"),
     ],
-    ids=["flat", "still falling", "nan at once", "diverges at once"],
+    ids=[
+        "flat",
+        "still falling",
+        "nan at once",
+        "diverges at once",
+        "constant",
+        "zero",
+        "constant but for rounding",
+        "constant, then rising",
+        "rises at once",
+        "no more data",
+        "least at first",
+    ],
 )
 def test_it_says_when_it_found_no_answer(losses: list[float], words: str) -> None:
     found = judge(RATES[: len(losses)], losses)
     assert found.rate is None and found.largest is None
     assert re.search(words, found.reason)
+
+
+@pytest.mark.parametrize("offset", [0.0, -2.0, -2.3, -9.0, 50.0])
+def test_a_loss_of_any_sign_and_offset_has_the_same_answer(offset: float) -> None:
+    def loss_at(rate: float) -> float:
+        fall = min(max(math.log10(rate) + 4, 0.0), 3.0)
+        return 2.3 - 0.6 * fall + max(0.0, math.log10(rate) + 1) ** 2 * 20
+
+    plain = judge(RATES, curve(loss_at))
+    found = judge(RATES, [loss + offset for loss in curve(loss_at)])
+    assert plain.largest is not None and found.largest == plain.largest
+
+
+def test_a_loss_that_is_shifted_or_noisy_is_not_ended_before_it_diverges() -> None:
+    def shifted(by: float) -> Callable[[nn.Module, Any], torch.Tensor]:
+        return lambda model, batch: loss(model, batch) - by
+
+    # Near 0, of both signs: its first loss says nothing of its scale.
+    for by in (0.0, 0.8, 3.0):
+        found = hotlap.find_learning_rate(task_of_one_model(loss=shifted(by)), highest=0.1)
+        assert len(found.losses) == 30
+    # Losses of single samples, of which the first one is tiny.
+    noisy = iter([0.01, *[abs(random.Random(n).gauss(0, 3)) for n in range(100)]])
+    task = task_of_one_model(loss=lambda m, b: 0 * loss(m, b) + next(noisy))
+    found = hotlap.find_learning_rate(task)
+    assert found.rate is None and len(found.losses) == 30 and "not finite" not in found.reason
+    # One that does not depend on the model.
+    found = hotlap.find_learning_rate(task_of_one_model(loss=lambda m, b: 0 * loss(m, b) + 1.5))
+    assert found.rate is None and "was 1.5 at every rate" in found.reason
+    # One that does diverge ends the test.
+    rising = iter([*[-3.0, -3.1] * 8, 1e3, 1e5, 1e7])
+    task = task_of_one_model(loss=lambda m, b: 0 * loss(m, b) + next(rising))
+    found = hotlap.find_learning_rate(task)
+    assert len(found.losses) == 17 and "before it rose to 1e+03" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Ray as an executor of searches, and hotlap as a trainable of Ray Tune: on a cluster made here."""
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +17,11 @@ import pytest
 
 import hotlap.ray
 from hotlap import cli
+from hotlap.errors import UsageError
 from hotlap.search.executors import parse_resources
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
-from hotlap.search.on_ray import RayWorkers
+from hotlap.search.on_ray import RayWorkers, check_resources, connect
 from hotlap.search.state import Job, Outcome
 from hotlap.search.study import JOURNAL, read_study
 
@@ -43,6 +46,137 @@ def test_without_ray_it_says_how_to_install_it(
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert cli.main(["search", str(RECIPE), "--engine", "ray", "--run-dir", "s"]) == 2
     assert "pip install 'ray[tune]'" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+class Connected:
+    """A Ray that finds no cluster, or one of some machines."""
+
+    def __init__(self, *machines: tuple[float, float], error: Exception | None = None) -> None:
+        self.machines, self.error, self.ended = machines, error, 0
+
+    def init(self, **_: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def nodes(self) -> list[dict[str, Any]]:
+        gone = {"Alive": False, "Resources": {"CPU": 1000.0, "GPU": 8.0}}
+        given = [{"CPU": c, **({"GPU": g} if g else {})} for c, g in self.machines]
+        return [gone, *({"Alive": True, "Resources": each} for each in given)]
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def a_port() -> Iterator[int]:
+    """Give a port at which something listens that is no Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:PORT", "ray://127.0.0.1:PORT"])
+def test_without_a_cluster_only_a_message_is_printed(
+    address: str,
+    a_port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = address.replace("PORT", str(a_port))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "7")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", Connected(error=ConnectionError("no instance")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    argv = ["search", str(RECIPE), "--engine", "ray", "--address", address, "--run-dir", "s"]
+    assert cli.main(argv) == 2
+    printed = capsys.readouterr().err
+    assert f"no Ray cluster was found at --address {address}. Start one" in printed
+    assert "Traceback" not in printed and "no instance" not in printed
+    assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "7"
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(("address", "tries"), [("auto", "2"), ("local", None)])
+def test_ray_does_not_try_for_ever(
+    address: str, tries: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"RAY_USAGE_STATS_ENABLED": "0"})
+    monkeypatch.setitem(sys.modules, "ray", Connected((2, 0)))
+    connect(address)
+    assert os.environ.get("RAY_NUM_REDIS_GET_RETRIES") == tries
+
+
+@pytest.mark.parametrize("variable", [False, True])
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:PORT", "cannot be reached: .*Expected: HOST:PORT of a Ray cluster"),
+        ("ray://[::1]:PORT", "cannot be reached: "),
+        ("nohost", "is not valid. Expected: HOST:PORT, `auto` or `local`"),
+        ("nohost:x", "is not valid"),
+        ("nohost:99999", "is not valid"),
+    ],
+)
+def test_an_address_where_nothing_listens_is_refused_before_ray_tries(
+    address: str, words: str, variable: bool, a_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    address = address.replace("PORT", str(port))
+    monkeypatch.setitem(sys.modules, "ray", Connected((2, 0)))
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "7")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    given = f"--address {address}"
+    if variable:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        given = f"--address auto with RAY_ADDRESS={address}"
+    with pytest.raises(UsageError, match=words) as raised:
+        connect("auto" if variable else address)
+    assert str(raised.value).startswith(given)
+    # A variable does not count where an address was given.
+    assert connect(f"127.0.0.1:{a_port}") is sys.modules["ray"]
+
+
+@pytest.mark.parametrize(
+    ("machines", "resources", "fits"),
+    [
+        (((2, 0),), "cpu=2", True),
+        (((2, 0),), "cpu=99", False),
+        (((2, 0),), "gpu=1", False),
+        (((0, 0), (8, 4)), "cpu=8,gpu=0.5", True),
+        # One has the cores, and the other one the accelerator.
+        (((64, 0), (8, 4)), "cpu=16,gpu=1", False),
+    ],
+)
+def test_resources_that_no_machine_has_are_refused_or_waited_for_with_a_word(
+    machines: Any, resources: str, fits: bool
+) -> None:
+    said: list[str] = []
+    ray, wanted = Connected(*machines), parse_resources(resources)
+    check_resources(ray, wanted, "auto", said.append)
+    assert len(said) == (not fits) and not ray.ended
+    with nullcontext() if fits else pytest.raises(UsageError, match="no trial could start"):
+        check_resources(ray, wanted, "local", said.append)
+    assert ray.ended == (not fits)
+    if resources == "cpu=99":
+        assert said[0].startswith("trials wait: no machine of the Ray cluster has --resources cpu=")
+        assert "(the largest: cpu=2,gpu=0)" in said[0]
+
+
+def test_a_search_that_no_machine_can_do_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Connected((2, 0)))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    argv = ["search", str(RECIPE), "--engine", "ray", "--address", "local", "--run-dir", "s"]
+    assert cli.main([*argv, "--resources", "cpu=99"]) == 2
+    assert "--resources cpu=99,gpu=0 is more than this machine" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
 
 
@@ -226,3 +360,8 @@ def test_a_trainable_reads_its_own_command_line_and_takes_up_a_whole_checkpoint(
     assert sorted(path.name for path in trial.iterdir()) == ["run"]
     assert (trial / "run" / "note").read_text() == "whole"
     assert not (trial / "run" / "half").exists()
+
+
+def test_arguments_are_words_and_no_string() -> None:
+    with pytest.raises(UsageError, match="one string for each word"):
+        hotlap.ray.trainable(RECIPE, arguments="--epochs 3")

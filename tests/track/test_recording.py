@@ -14,6 +14,7 @@ from hotlap.engine.state import saving
 from hotlap.errors import UsageError
 from hotlap.track import writer
 from hotlap.track.losses import DeferredLosses
+from hotlap.track.run_file import FINISHED, MEASURED, RunInfo
 from hotlap.track.runs import Run, read_run
 from hotlap.track.surroundings import code_in, driver_version
 from tests.engine.test_device_runs import task as device_task
@@ -123,6 +124,22 @@ def test_a_run_that_is_killed_and_resumed_has_the_record_of_one_that_was_not(
     assert curve(killed, "step/loss") == curve(whole, "step/loss")
     assert len(killed.curves["step/loss"].steps) == 800 and killed.unreadable == 0
     assert killed.info is not None and len(killed.info.resumed) == 2
+
+
+def test_the_run_of_a_script_is_not_mixed_with_a_training(tmp_path: Path) -> None:
+    about = {"script": "/me/train.py", "arguments": ""}
+    RunInfo(task=about, state=FINISHED).write(tmp_path)
+    before = (tmp_path / "run.json").read_bytes()
+    for resume in (None, "auto"):
+        with pytest.raises(UsageError, match=r"holds a run of '/me/train\.py' by `hotlap run`"):
+            hotlap.train(short(steps=4), run_dir=tmp_path, resume=resume)
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    # The negative control: what was measured of it is no run, and neither is its own one another's.
+    RunInfo(task=about, state=MEASURED).write(tmp_path)
+    hotlap.train(short(steps=4), run_dir=tmp_path, about=about)
+    hotlap.train(short(steps=6), run_dir=tmp_path, about=about, resume="auto")
+    assert read_run(tmp_path).steps == 6
 
 
 def test_a_stopped_run_says_so(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hotlap.errors import MissingFile, UsageError
 from hotlap.track.metrics_file import METRICS, MetricsFile, read_records
 from hotlap.track.records import BEGAN, RESUMED, STEP, SYSTEM, Record, valid_records
-from hotlap.track.run_file import FINISHED, KILLED, RunInfo, now, this_process
+from hotlap.track.run_file import FINISHED, KILLED, RUNNING, RunInfo, now, this_process
 from hotlap.track.runs import find_runs, read_run
 from hotlap.track.writer import Writer
 
@@ -51,6 +52,21 @@ def test_a_line_gives_back_the_record_and_is_strict_json(value: float) -> None:
 )  # fmt: skip
 def test_what_is_no_record_is_none(line: str) -> None:
     assert Record.parse(line) is None
+
+
+def test_numbers_that_nobody_can_calculate_with_are_no_record_or_infinite() -> None:
+    def line(step: int = 1, time_s: object = 0.5, loss: object = 0.5) -> str:
+        values = {"loss": loss}
+        return json.dumps(
+            {"kind": STEP, "step": step, "epoch": 1, "time_s": time_s, "values": values}
+        )
+
+    for bad in (line(time_s=math.nan), line(time_s=math.inf), line(time_s=10**400), line(10**400)):
+        assert Record.parse(bad) is None
+    for given, value in ((10**400, math.inf), (-(10**400), -math.inf), (10**300, 1e300), (7, 7)):
+        read = Record.parse(line(loss=given))
+        assert read is not None and read.values == {"loss": value}
+    assert '"Infinity"' in Record(STEP, 1, 1, 0.5, {"loss": 10**400}).line()
 
 
 def test_of_a_resumed_run_the_steps_count_that_were_taken_last() -> None:
@@ -257,6 +273,22 @@ def test_a_run_whose_process_was_killed_says_so(tmp_path: Path) -> None:
     RunInfo(process=gone, state=FINISHED).write(tmp_path)
     read = RunInfo.read(tmp_path)
     assert read is not None and read.state == FINISHED
+
+
+def test_a_run_whose_process_nobody_has_waited_for_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = psutil.Process(process.pid).create_time()
+        known = {**this_process(), "pid": process.pid, "started": started}
+        RunInfo(process=known, began=now()).write(tmp_path)
+        read = RunInfo.read(tmp_path)
+        assert read is not None and read.state == RUNNING
+        process.kill()
+        until = time.monotonic() + 10
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        read = RunInfo.read(tmp_path)
+        assert read is not None and read.state == KILLED
 
 
 def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:

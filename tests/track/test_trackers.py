@@ -201,6 +201,8 @@ def test_a_package_that_is_missing_is_named_with_its_install_command(
 def test_tensorboards_own_reader_gives_back_what_was_recorded(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    # As of a run that was killed before it was saved, and began anew.
+    record_with("tensorboard", tmp_path, begin=3)
     record_with("tensorboard", tmp_path)
     # As of a run that was killed after step 3, and is resumed from step 1.
     record_with("tensorboard", tmp_path, resumed_step=1, begin=2)
@@ -323,7 +325,8 @@ def test_mlflows_own_reader_gives_back_what_was_recorded(
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     record_with("mlflow", tmp_path)
-    record_with("mlflow", tmp_path, resumed_step=3, begin=4)
+    # As of a run that was killed after step 3, and is resumed from step 2.
+    record_with("mlflow", tmp_path, resumed_step=2, begin=3)
     from mlflow import MlflowClient
 
     files = tmp_path / "trackers/mlflow"
@@ -336,7 +339,7 @@ def test_mlflows_own_reader_gives_back_what_was_recorded(
     assert run.info.status == "FINISHED" and run.data.params["task.lr"] == "0.1"
     history = client.get_metric_history(run.info.run_id, "step/loss")
     rows = sorted((metric.step, metric.value) for metric in history)
-    assert rows == list(zip(range(1, 7), [*LOSSES, *LOSSES], strict=True))
+    assert rows == list(zip(range(1, 6), [*LOSSES, *LOSSES[1:]], strict=True))
     (accuracy, _) = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
     assert (accuracy.step, accuracy.value) == (3, 0.75)
 
@@ -347,7 +350,8 @@ def test_trackios_own_database_gives_back_what_was_recorded(tmp_path: Path) -> N
     import sqlite3
 
     record_with("trackio", tmp_path)
-    record_with("trackio", tmp_path, resumed_step=3, begin=4)
+    # As of a run that was killed after step 3, and is resumed from step 2.
+    record_with("trackio", tmp_path, resumed_step=2, begin=3)
     (path,) = (tmp_path / "trackers/trackio").glob("*.db")
     connection = sqlite3.connect(path)
     query = "select step, metrics, run_name from metrics order by id"
@@ -355,9 +359,9 @@ def test_trackios_own_database_gives_back_what_was_recorded(tmp_path: Path) -> N
     connection.close()
     assert len({name for *_, name in rows}) == 1
     expected: list[Any] = []
-    for begin in (1, 4):
-        expected += [(step, {"step/loss": loss}) for step, loss in enumerate(LOSSES, begin)]
-        expected.append((begin + 2, {"evaluation/accuracy": 0.75}))
+    for begin, losses in ((1, LOSSES), (4, LOSSES[1:])):
+        expected += [(step, {"step/loss": loss}) for step, loss in enumerate(losses, begin)]
+        expected.append((expected[-1][0], {"evaluation/accuracy": 0.75}))
     assert [(step, json.loads(text)) for step, text, _ in rows] == expected
 
 

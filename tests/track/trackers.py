@@ -30,6 +30,12 @@ class Writes:
             stream.write(json.dumps(call) + "\n")
 
 
+class Hides(Writes):
+    """Is given again what it has of the steps that a resumed run takes again."""
+
+    hides_later_steps = True
+
+
 class Fails:
     """Raises on every call but the first."""
 

@@ -13,6 +13,15 @@ from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
 from hotlap.track.run_file import FAILED, FINISHED, RunInfo, now
 
+_NO_LOSS = (
+    "no loss was recorded: no process that hotlap is attached to called backward() on a loss and "
+    "then took a step of a torch optimizer"
+)
+_NOT_SAID = (
+    "no loss was recorded, and the script's own process did not say why: it never used torch, or "
+    "it ended without Python's clean-up (os._exit), which loses the records of the last half second"
+)
+
 
 class RecordedScript:
     """Writes `run.json`, and feeds trackers with what the script's own process records.
@@ -92,9 +101,6 @@ class RecordedScript:
         self._problems += (recorded or {}).get("problems", [])
         path = self.folder / METRICS
         if exit_code == 0 and not (path.exists() and path.stat().st_size):
-            self._problems.append(
-                "no loss was recorded: no process that hotlap is attached to called backward() on "
-                "a loss and then took a step of a torch optimizer"
-            )
+            self._problems.append(_NOT_SAID if recorded is None else _NO_LOSS)
         for problem in self._problems:
             self._notice(problem)

@@ -17,7 +17,7 @@ from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.host.problems import Problem, problems
 from hotlap.report import environment, jsonout, watching
 from hotlap.report.terminal import page_console, progress_console
-from hotlap.track.sampler import check_every
+from hotlap.track.sampler import EVERY_S, check_every
 
 Quick = Annotated[
     bool,
@@ -29,9 +29,14 @@ def env(
     *,
     quick: Quick = False,
     watch: bool = False,
-    every: Annotated[str, Parameter(help="With --watch: time between two samples.")] = "2s",
+    every: Annotated[
+        str | None, Parameter(help="With --watch: time between two samples; 2s if none.")
+    ] = None,
     pid: Annotated[
-        int | None, Parameter(help="With --watch: a process that is watched with its children.")
+        int | None,
+        Parameter(
+            help="With --watch: a process that is watched with its children, until it has ended."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -47,9 +52,13 @@ def env(
         Show live what is busy: CPU, memory, disk, network and GPUs, until Ctrl-C.
     """
     if watch:
-        return _watch(parse_duration(every, "--every"), pid, as_json=as_json)
-    if pid is not None:
-        raise UsageError(f"--pid {pid} works only with --watch. Add --watch, or remove --pid.")
+        every_s = EVERY_S if every is None else parse_duration(every, "--every")
+        return _watch(every_s, pid, as_json=as_json)
+    for option, given in (("--pid", pid), ("--every", every)):
+        if given is not None:
+            raise UsageError(
+                f"{option} {given} works only with --watch. Add --watch, or remove {option}."
+            )
     host = Host.detect()
     found = problems(host)
     ceilings: list[Ceilings] = []
@@ -64,7 +73,7 @@ def env(
 
 
 def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
-    """Show figures until Ctrl-C."""
+    """Show figures until Ctrl-C, or until the process has ended."""
     if as_json:
         raise UsageError(
             "--json cannot be used with --watch, which shows live figures until Ctrl-C. Remove "
@@ -82,6 +91,8 @@ def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
+                if monitor.has_ended:
+                    break
                 figures = monitor.sample()
                 shown = watching.table(figures, means.add(figures))
                 if console.is_terminal:
@@ -91,6 +102,8 @@ def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         # How watching ends.
         return 0
+    progress_console().print(f"process {pid} has ended")
+    return 0
 
 
 def _ceilings(host: Host) -> tuple[list[Ceilings], list[Problem]]:

@@ -155,7 +155,7 @@ def search(
         say(line)
     # Ray prints what happens to its machines on standard output.
     with redirect_stdout(sys.stderr):
-        executor = executor_of(engine, workers, address, resources)
+        executor = executor_of(engine, workers, address, resources, say)
         if again:
             delete(folder)
         study = _study(folder, asked, host, plan)

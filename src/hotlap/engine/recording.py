@@ -11,6 +11,7 @@ from hotlap.engine.state.position import Position
 from hotlap.engine.state.same_task import fingerprint
 from hotlap.engine.steps import StepDone
 from hotlap.engine.training_report import EpochDone
+from hotlap.track.kept_documents import check_no_script
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.recording import Recording, Request
 from hotlap.track.records import EPOCH, EVALUATION
@@ -25,11 +26,16 @@ class RunRecording:
         folder: the run's; None to record nothing.
         request: what is to be recorded.
         notice: called with what the user should know.
+
+    Raises:
+        UsageError: the folder holds the run of a script.
     """
 
     def __init__(
         self, folder: Path | None, request: Request, notice: Callable[[str], None]
     ) -> None:
+        if folder is not None:
+            check_no_script(folder)
         self._folder, self._request, self._notice = folder, request, notice
         self._recording: Recording | None = None
         self._losses: DeferredLosses | None = None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -21,8 +22,9 @@ MEANINGS = {
     "disk_write_bytes_per_s": "written by them to storage",
     "host_cpu_percent": "share of all cores that are busy, with work of any process",
     "host_memory_percent": "share of the host's memory that is taken",
-    "network_received_bytes_per_s": "of the whole host: the system counts it for no process",
-    "network_sent_bytes_per_s": "of the whole host",
+    "network_received_bytes_per_s": "of the whole host, without what it sends to itself "
+    "(loopback): the system counts it for no process",
+    "network_sent_bytes_per_s": "of the whole host, without loopback",
     "utilization_percent": "share of the time in which any kernel ran, not of the GPU's units "
     "that worked: 100 % is no proof of work",
     "gpu_memory_bytes": "taken on the GPU, by every process",
@@ -34,6 +36,8 @@ MEANINGS = {
     "throttle_reasons": "NVML's bits for why clocks are lower than they could be",
 }
 """What each figure means; those of a GPU without its number."""
+_LOOPBACK = re.compile(r"lo\d*|.*loopback.*", re.IGNORECASE)
+"""Names of the interface over which a host talks to itself: Linux, macOS; Windows."""
 
 
 class Monitor:
@@ -67,6 +71,14 @@ class Monitor:
         self._host_cpu = _busy_and_all()
         self._count_processes()
         self._count_network()
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the process has ended, also if its parent has not waited for it."""
+        try:
+            return not self._root.is_running() or self._root.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def sample(self) -> dict[str, float]:
         """Return the figures, by the names in `MEANINGS`. What is not known here is absent."""
@@ -125,13 +137,14 @@ class Monitor:
 
     def _count_network(self) -> dict[str, float]:
         """Return how many bytes the host has received and sent since the last call."""
-        counts = psutil.net_io_counters()
-        if counts is None:
+        found = psutil.net_io_counters(pernic=True)
+        if not found:
             return {}
+        counts = [each for name, each in found.items() if not _LOOPBACK.fullmatch(name)]
         grown = {}
         for name, count in (
-            ("network_received", counts.bytes_recv),
-            ("network_sent", counts.bytes_sent),
+            ("network_received", sum(each.bytes_recv for each in counts)),
+            ("network_sent", sum(each.bytes_sent for each in counts)),
         ):
             before = self._before.get((name, 0))
             self._before[name, 0] = count

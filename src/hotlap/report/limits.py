@@ -1,6 +1,7 @@
 """The lines of `hotlap diagnose` about how fast a step could be at most."""
 
 from hotlap.diagnosis.limits import Limits
+from hotlap.report.page.wording import least_ms
 
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -29,8 +30,8 @@ def lines(limits: Limits) -> list[str]:
 def _distance(limits: Limits, least: float) -> str:
     what = "computing" if least == limits.computing_ms else "reading and writing memory"
     words = (
-        f"In these formats it could not run faster than {least:.2f} ms on this machine ({what}, at "
-        f"the highest rate measured here); it takes {limits.step_ms:.2f} ms."
+        f"In these formats it could not run faster than {least_ms(least)} on this machine ({what}, "
+        f"at the highest rate measured here); it takes {limits.step_ms:.2f} ms."
     )
     if limits.utilization is not None:
         words += f" FLOPs utilization: {limits.utilization:.1%} of the measured rate of products."

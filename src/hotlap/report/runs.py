@@ -12,6 +12,8 @@ from hotlap.track.comparing import PARTS, UNREADABLE, Comparison, TwoValues
 
 _ENDINGS = {"evaluation/loss": "held-out", "epoch/loss": "epoch", "step/loss": "step"}
 """What is shown of a run in a list, the first of these that it has, and what it is called."""
+_WHOLE = ("state", "steps", "time")
+"""Columns of a list that keep their width, however narrow the terminal is."""
 _BYTES = ("_bytes", "_bytes_per_s")
 _LABELS = {
     "task": "task (what is learned)",
@@ -30,10 +32,10 @@ def show_list(console: Console, rows: Sequence[Mapping[str, Any]], root: Path) -
         rows: the `summary` of each, in the order in which they are shown.
         root: the folder that they were found in.
     """
-    table = Table(box=None)
-    for label in ("run", "state", "began", "steps", "time", "last loss", "found"):
-        table.add_column(label, no_wrap=True)
-    table.add_column("of", overflow="fold")
+    table = Table(box=None, pad_edge=False)
+    for label in ("run", "state", "began", "steps", "time", "last loss", "found", "of"):
+        # Of what is too wide, a name is folded, and texts of two words take two lines.
+        table.add_column(label, no_wrap=label in _WHOLE, overflow="fold")
     for row in rows:
         folder = Path(row["folder"])
         name = folder.relative_to(root) if folder != root else folder
@@ -45,7 +47,7 @@ def show_list(console: Console, rows: Sequence[Mapping[str, Any]], root: Path) -
             row["began"][:16].replace("T", " "),
             f"{row['steps']:,}",
             _as_time(row["seconds"]),
-            "" if loss is None else f"{row['last'][loss]:.4g} {_ENDINGS[loss]}",
+            "" if loss is None else f"{float(row['last'][loss]):.4g} {_ENDINGS[loss]}",
             found_text(row["findings"]),
             printable(Path(row["recipe"] or "").name if is_read else row["error"]),
         )

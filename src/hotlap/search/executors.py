@@ -1,6 +1,7 @@
 """Where the jobs of a search are done: `--engine`, `--address` and `--resources`. No torch."""
 
 import os
+from collections.abc import Callable
 
 from hotlap.errors import UnknownName, UsageError, unknown_name
 from hotlap.search.local import Executor, LocalWorkers
@@ -8,7 +9,13 @@ from hotlap.search.local import Executor, LocalWorkers
 ENGINES = ("local", "ray")
 
 
-def executor_of(engine: str, workers: int, address: str, resources: str | None) -> Executor:
+def executor_of(
+    engine: str,
+    workers: int,
+    address: str,
+    resources: str | None,
+    say: Callable[[str], None],
+) -> Executor:
     """Return what does the jobs.
 
     Args:
@@ -16,16 +23,19 @@ def executor_of(engine: str, workers: int, address: str, resources: str | None) 
         workers: jobs at a time.
         address: of a Ray cluster, see `hotlap.search.on_ray.connect`.
         resources: of each job there, as in `cpu=2,gpu=0.5`.
+        say: prints a line.
 
     Raises:
-        UsageError: Ray is not installed, or no cluster was found.
+        UsageError: Ray is not installed, or no cluster was found, or it cannot do any job.
     """
     if engine == "local":
         return LocalWorkers(workers)
-    from hotlap.search.on_ray import RayWorkers, connect
+    from hotlap.search.on_ray import RayWorkers, check_resources, connect
 
     wanted = parse_resources(resources)
-    return RayWorkers(connect(address), workers, wanted, os.getcwd())
+    ray = connect(address)
+    check_resources(ray, wanted, address, say)
+    return RayWorkers(ray, workers, wanted, os.getcwd())
 
 
 def check_device(engine: str, device: str | None) -> None:

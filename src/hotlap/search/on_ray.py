@@ -9,7 +9,8 @@ import contextlib
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,11 @@ _ATTEMPTS = 3
 """Times that a job is started whose machine was lost."""
 _WAIT_S = 0.5
 _CLOSE_S = 10.0
+_ANSWER_S = 10.0
+"""Within which a cluster must accept a connection."""
+_TRIES = 2
+"""Of Ray to get an answer there, of about 40 s each; its own limit is 20."""
+_MOST_SHOWN = 3
 
 
 def connect(address: str) -> Any:
@@ -32,9 +38,12 @@ def connect(address: str) -> Any:
         address: `HOST:PORT`, `auto` for the cluster of this machine, `local` to start one.
 
     Raises:
-        UsageError: Ray is not installed, or there is no cluster.
+        UsageError: Ray is not installed, or there is no cluster that answers.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address != "local":
+        # Read when Ray is imported.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", str(_TRIES))
     try:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError as error:
@@ -42,6 +51,7 @@ def connect(address: str) -> Any:
             "--engine ray needs the package ray, which is not installed. Install it with `pip "
             "install 'ray[tune]'` (the extra `ray`), or use --engine local."
         ) from error
+    _check_address(address)
     own = {k: v for k, v in os.environ.items() if k.startswith("HOTLAP_")}
     try:
         ray.init(
@@ -51,12 +61,67 @@ def connect(address: str) -> Any:
             logging_level=logging.ERROR,
             runtime_env={"env_vars": own} if own else None,
         )
-    except ConnectionError as error:
+    except ConnectionError:
+        # Without the cause: its traceback, which is Ray's own, says no more.
         raise UsageError(
             f"no Ray cluster was found at --address {address}. Start one with `ray start --head`, "
             "or use --address local."
-        ) from error
+        ) from None
     return ray
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address where nothing listens: Ray tries for minutes, and says why in its logs."""
+    given = f"--address {address}"
+    if address == "auto" and os.environ.get("RAY_ADDRESS"):
+        address = os.environ["RAY_ADDRESS"]
+        given = f"--address auto with RAY_ADDRESS={address}"
+    place = address.removeprefix("ray://")
+    if place in ("auto", "local") or "://" in place:
+        return
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise UsageError(f"{given} is not valid. Expected: HOST:PORT, `auto` or `local`.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except OSError as error:
+        raise UsageError(
+            f"{given} cannot be reached: {error.strerror or error}. Expected: HOST:PORT of a Ray "
+            "cluster that runs, as `ray start --head` prints it. Check the address, or use "
+            "--address local."
+        ) from None
+
+
+def check_resources(
+    ray: Any, resources: Mapping[str, float], address: str, say: Callable[[str], None]
+) -> None:
+    """Refuse what no machine has, or say so where another machine may still join.
+
+    Args:
+        ray: the package, connected.
+        resources: of each task, `cpu` and `gpu`.
+        address: that was connected to; a cluster of our own (`local`) gets no other machine.
+        say: prints a line.
+
+    Raises:
+        UsageError: no task could ever start.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    machines = sorted({(node.get("GPU", 0.0), node.get("CPU", 0.0)) for node in nodes})
+    if any(cpu >= resources["cpu"] and gpu >= resources["gpu"] for gpu, cpu in machines):
+        return
+    wanted = f"cpu={resources['cpu']:g},gpu={resources['gpu']:g}"
+    have = " or ".join(f"cpu={cpu:g},gpu={gpu:g}" for gpu, cpu in machines[-_MOST_SHOWN:])
+    if address == "local":
+        ray.shutdown()
+        raise UsageError(
+            f"--resources {wanted} is more than this machine has, {have}, so no trial could start. "
+            "Reduce it, or use --address of a cluster that has it."
+        )
+    say(
+        f"trials wait: no machine of the Ray cluster has --resources {wanted} now (the largest: "
+        f"{have}); they start once one with it joins"
+    )
 
 
 def do(job: Job, order: Order) -> dict[str, Any]:

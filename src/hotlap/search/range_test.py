@@ -34,11 +34,16 @@ _RATE = re.compile(r"(?:^|_)(?:lr|learning_?rate)$", re.IGNORECASE)
 _SMOOTHING = 0.9
 """Share of the past in the running mean of the loss."""
 _DIVERGED = 4.0
-"""A loss this many times its least value, and all that follows, is not looked at."""
+"""A rise to this many times the scale of the losses above the least one ends the test."""
 _FLAT = 0.1
 """Share of the steps, the first ones, in which rates are too small to change the loss."""
 _NOISES = 2.0
 """Standard deviations of these losses that a fall must exceed."""
+_RISE_NOISES = 10.0
+"""Standard deviations of these losses that are part of their scale."""
+_ROUNDING = 1e-6
+"""Share of a loss below which a change of it is rounding, as float32 has it."""
+_MORE = "more steps, or higher rates"
 _MARGIN = 10.0
 """By which the proposed rate lies below the one with the least loss: there, training is about to
 diverge."""
@@ -163,7 +168,7 @@ def _rise(
                 break
             rates.append(rate)
             losses.append(float(step.loss))
-            if not math.isfinite(losses[-1]) or losses[-1] > _DIVERGED * max(losses[0], 1e-12):
+            if not math.isfinite(losses[-1]) or _has_diverged(losses):
                 break
     finally:
         taken.close()  # pyright: ignore[reportAttributeAccessIssue]
@@ -202,23 +207,28 @@ def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
         return RangeTest(tuple(rates), tuple(losses), rate, largest, reason)
 
     smooth = _smoothed([loss for loss in losses if math.isfinite(loss)])
-    flat = list(losses[: max(5, int(_FLAT * len(losses)))])
+    flat = _flat(losses)
+    ended = _ended(rates, losses)
     if len(smooth) < _LEAST_STEPS // 2 or not all(map(math.isfinite, flat)):
+        return found(None, None, _too_few(len(smooth), ended))
+    if max(smooth) - min(smooth) <= _ROUNDING * max(map(abs, smooth)):
         return found(
             None,
             None,
-            f"the loss was not finite after {len(smooth)} steps, at a rate of "
-            f"{rates[len(smooth) - 1 if smooth else 0]:.1e}: begin with smaller rates, or check "
-            "the loss",
+            f"the loss was {losses[0]:.6g} at every rate: check that it is computed from the "
+            "output of the model, and that nothing between them is detached or 0",
         )
     noise, start = stdev(flat), fmean(flat)
-    least = min(range(len(smooth)), key=lambda n: smooth[n])
-    if start - smooth[least] <= _NOISES * noise:
+    # Beyond the first steps: what is least in them is so by chance.
+    least = min(range(len(flat), len(smooth)), key=lambda n: smooth[n])
+    rounding = _ROUNDING * max(abs(start), abs(smooth[least]))
+    if start - smooth[least] <= max(_NOISES * noise, rounding):
         return found(
             None,
             None,
-            f"the loss fell by {start - smooth[least]:.3g} at most, and at tiny rates it varies by "
-            f"{noise:.3g} from step to step: use larger batches, more steps, or higher rates",
+            f"the loss fell by {max(0.0, start - smooth[least]):.3g} at most"
+            f"{ended and f' before it {ended}'}, and at tiny rates it varies by {noise:.3g} from "
+            f"step to step: use larger batches, {'or more steps' if ended else _MORE}",
         )
     if least >= len(smooth) - 2 and all(map(math.isfinite, losses)):
         return found(
@@ -227,12 +237,50 @@ def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
             f"the loss still fell at the highest rate, {rates[-1]:.1e}: use higher rates",
         )
     largest = _rounded(rates[least])
+    beyond = "rose" if least < len(smooth) - 1 else "was not finite"
     return found(
         _rounded(largest / _MARGIN),
         largest,
-        f"the loss was least at {largest:g}, and rose beyond; a tenth of that is a rate to begin "
-        "with",
+        f"the loss was least at {largest:g}, and {beyond} beyond; a tenth of that is a rate to "
+        "begin with",
     )
+
+
+def _ended(rates: Sequence[float], losses: Sequence[float]) -> str:
+    """Return what the loss did that ended a test before its highest rate; "" if it ended so."""
+    # The last loss was computed before the step at its own rate.
+    steps = max(0, len(losses) - 1)
+    after = f"after {steps} steps, at a rate of {rates[max(0, steps - 1)]:.1e}" if rates else ""
+    if losses and not math.isfinite(losses[-1]):
+        return f"was not finite {after}"
+    return f"rose to {losses[-1]:.3g} {after}" if _has_diverged(losses) else ""
+
+
+def _too_few(steps: int, ended: str) -> str:
+    """Return why there is no answer after a few steps."""
+    if not ended:
+        return f"the task ended after {steps} steps: give it more data, or more epochs"
+    return f"the loss {ended}: begin with smaller rates, or check the loss"
+
+
+def _flat(losses: Sequence[float]) -> list[float]:
+    """Return the first losses, which are those of rates that are too small to change them."""
+    return list(losses[: max(5, int(_FLAT * len(losses)))])
+
+
+def _has_diverged(losses: Sequence[float]) -> bool:
+    """Return True if finite losses rose so far that what follows says nothing.
+
+    A loss may be negative, or near 0 by an offset: how far is far follows from how much it varied
+    and fell, too. An offset that is large only means that the test ends later.
+    """
+    flat = _flat(losses)
+    if len(losses) <= len(flat):
+        return False
+    smooth = _smoothed(losses)
+    start, least = fmean(flat), min(smooth)
+    scale = max(abs(start), start - least, _RISE_NOISES * stdev(flat))
+    return smooth[-1] - least > _DIVERGED * scale
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.track.kept_documents import figures_of, side_by_side, subject_of
+from hotlap.track.records import as_json
 from hotlap.track.run_file import RunInfo
 from hotlap.track.runs import Run, read_run
 from hotlap.track.tracker import flatten
@@ -38,6 +39,13 @@ class TwoValues:
     first: float | None
     """None where the first run has no such value."""
     second: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `hotlap runs compare --json` prints it."""
+        first, second = (
+            None if each is None else as_json(each) for each in (self.first, self.second)
+        )
+        return {"name": self.name, "first": first, "second": second}
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,6 @@ def summary(run: Run) -> dict[str, Any]:
         "steps": run.steps,
         "recipe": subject_of(info.task),
         "plan": sorted(info.plan),
-        "last": run.last(),
+        "last": {name: as_json(value) for name, value in run.last().items()},
         "findings": {kind: figures_of(kind, each) for kind, each in run.findings.items()},
     }

@@ -4,6 +4,7 @@ Standard input is the run: a line says how it has ended, and its end without one
 process was killed. What is said on standard output is JSON, a line each.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -16,11 +17,13 @@ from typing import Any, TextIO
 from hotlap.track.metrics_file import METRICS, read_records
 from hotlap.track.records import MEASURED, Record
 from hotlap.track.run_file import KILLED, RunInfo
+from hotlap.track.sent import Sent
 from hotlap.track.tracker import TrackedRun, config_of, make_tracker, short_name
 
 _LOOK_S = 0.5
 _SIGN_S = 1.0
 """Seconds after which a tracker that takes many records gives a sign."""
+_SENT = "sent.json"
 BEGUN, TAKEN, ENDED, FAILED = "begun", "taken", "ended", "failed"
 """What is said: `taken` with the offset up to which the tracker has the records."""
 
@@ -52,13 +55,20 @@ class Follower:
         self._folder, self._offset, self._tell = folder, offset, tell
         self._told_at = time.monotonic()
         files = files_of(folder, name)
+        self._info = RunInfo.read(folder) or RunInfo()
+        # Before the tracker is made: the process that fed it before may still be ending its run.
+        self._sent = Sent(files.with_name(f"{files.name}-{_SENT}"), self._info.began)
         run = TrackedRun(folder, files, folder.resolve().name, resumed_step)
         self._tracker = make_tracker(name, run)
+        self._hides_later_steps = getattr(self._tracker, "hides_later_steps", False)
 
     def run(self, stream: TextIO) -> None:
         """Follow the run to its end."""
-        info = RunInfo.read(self._folder) or RunInfo()
-        self._tracker.begin(config_of(info))
+        with contextlib.closing(self._sent):
+            self._follow(stream)
+
+    def _follow(self, stream: TextIO) -> None:
+        self._tracker.begin(config_of(self._info))
         self._say(BEGUN)
         state = None
         while state is None:
@@ -73,10 +83,10 @@ class Follower:
         for record in records:
             self._log(record)
             if time.monotonic() - self._told_at > _SIGN_S:
+                self._flush()
                 self._say(TAKEN, offset=self._offset)
-        flush = getattr(self._tracker, "flush", None)
-        if records and flush is not None:
-            flush()
+        if records:
+            self._flush()
         if offset != self._offset:
             self._offset = offset
             self._say(TAKEN, offset=offset)
@@ -86,9 +96,19 @@ class Follower:
         self._tell(kind, **more)
 
     def _log(self, record: Record) -> None:
-        if record.kind in MEASURED and record.values:
-            values = {f"{record.kind}/{name}": value for name, value in record.values.items()}
-            self._tracker.log(record.step, values)
+        if record.kind not in MEASURED or not record.values:
+            return
+        if not self._hides_later_steps and not self._sent.is_new(record):
+            return
+        values = {f"{record.kind}/{name}": value for name, value in record.values.items()}
+        self._tracker.log(record.step, values)
+        self._sent.note(record)
+
+    def _flush(self) -> None:
+        flush = getattr(self._tracker, "flush", None)
+        if flush is not None:
+            flush()
+        self._sent.keep()
 
 
 def main(arguments: list[str]) -> int:
@@ -99,12 +119,13 @@ def main(arguments: list[str]) -> int:
             from, or `-`.
     """
     # What the tracker's package prints must not be taken for what is said here.
-    said = os.fdopen(os.dup(1), "w")
+    said = os.dup(1)
     os.dup2(2, 1)
 
     def tell(kind: str, **more: Any) -> None:
-        said.write(json.dumps({"kind": kind, **more}) + "\n")
-        said.flush()
+        # Nobody listens any more if training was killed; the tracker is still told its end.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(said, (json.dumps({"kind": kind, **more}) + "\n").encode())
 
     name, folder, offset, step = arguments
     try:

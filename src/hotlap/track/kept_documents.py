@@ -43,6 +43,23 @@ def check_findings(folder: Path, about: Mapping[str, Any]) -> None:
         )
 
 
+def check_no_script(folder: Path) -> None:
+    """Refuse a folder that holds the run of a script, which `hotlap run` has recorded.
+
+    Raises:
+        UsageError: the records of a training would be mixed with it.
+    """
+    info = RunInfo.read(folder)
+    subject = None if info is None else subject_of(info.task)
+    # Of a training, whatever the caller says of it, the model is known.
+    if info is None or subject is None or info.state == MEASURED or "model" in info.task:
+        return
+    raise UsageError(
+        f"'{folder}' already holds a run of '{subject}' by `hotlap run`, and the records of two "
+        "runs would be mixed. Pass a new folder with --run-dir."
+    )
+
+
 def keep_finding(folder: Path, kind: str, document: str, about: Mapping[str, Any]) -> Path:
     """Keep a document in a run's folder, in place of an earlier one of its kind.
 

@@ -67,7 +67,7 @@ class MetricsFile:
         """Let other processes append; a second call does nothing."""
         if not self._is_here:
             return
-        _flock(self._descriptor, "LOCK_UN")
+        flock(self._descriptor, "LOCK_UN")
         disown(self._descriptor)
         os.close(self._descriptor)
 
@@ -78,7 +78,7 @@ class MetricsFile:
 
     def _lock(self, patience_s: float) -> None:
         until = time.monotonic() + patience_s
-        while not _flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
+        while not flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
             if time.monotonic() > until:
                 raise UsageError(
                     f"'{self.path}' is in use: another run writes to it. Wait until that run has "
@@ -87,7 +87,7 @@ class MetricsFile:
             time.sleep(_LOOK_S)
 
 
-def _flock(descriptor: int, *flags: str) -> bool:
+def flock(descriptor: int, *flags: str) -> bool:
     """Change the kernel's lock on a file; return False where another process has it."""
     try:
         import fcntl

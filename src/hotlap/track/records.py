@@ -12,6 +12,8 @@ MEASURED = (STEP, EPOCH, EVALUATION, SYSTEM)
 """Kinds of records that hold values; the other two say where a process took the run up."""
 _SPELLED = {"NaN", "Infinity", "-Infinity"}
 """Numbers that JSON has no words for, as text. `float` reads them."""
+_LARGEST = 2**63
+"""What whole numbers, steps and seconds stay below: larger ones cannot be calculated with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Record:
             "step": self.step,
             "epoch": self.epoch,
             "time_s": round(self.time_s, 3),
-            "values": {name: _as_json(value) for name, value in self.values.items()},
+            "values": {name: as_json(value) for name, value in self.values.items()},
         }
         return json.dumps(data, allow_nan=False) + "\n"
 
@@ -55,23 +57,44 @@ class Record:
             return None
         if type(epoch) not in (int, type(None)) or type(time_s) not in (int, float):
             return None
+        # Also false for a time that is not a number.
+        if not (-_LARGEST < step < _LARGEST and -_LARGEST < time_s < _LARGEST):
+            return None
         numbers = {name: _as_number(value) for name, value in values.items()}
         if None in numbers.values():
             return None
         return cls(kind, step, epoch, time_s, numbers)
 
 
-def _as_json(value: Any) -> float | str:
-    number = value if type(value) is int else float(value)
+def as_json(value: Any) -> float | str:
+    """Return a number as JSON has it; text, which `float` reads, for one that JSON lacks.
+
+    >>> as_json(0.5), as_json(float("nan"))
+    (0.5, 'NaN')
+    """
+    number = _calculable(value) if type(value) is int else float(value)
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def _as_number(value: Any) -> Any:
-    if type(value) in (int, float):
+    if type(value) is int:
+        return _calculable(value)
+    if type(value) is float:
         return value
     return float(value) if isinstance(value, str) and value in _SPELLED else None
+
+
+def _calculable(value: int) -> float:
+    """Return a whole number, as a float if it is large; infinity if no float is as large."""
+    if abs(value) < _LARGEST:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        # As JSON's own `1e400` is read.
+        return math.inf if value > 0 else -math.inf
 
 
 def valid_records(records: Iterable[Record]) -> list[Record]:

@@ -125,7 +125,12 @@ def _lives(process: Mapping[str, Any]) -> bool:
     if process.get("host") != socket.gethostname():
         return True
     try:
-        # Clocks that are set move the second by a little.
-        return type(pid) is int and abs(psutil.Process(pid).create_time() - (started or 0)) < 1
+        if type(pid) is not int:
+            return False
+        found = psutil.Process(pid)
+        # Clocks that are set move the second by a little. A zombie has ended: only whoever started
+        # it has not asked how.
+        is_same = abs(found.create_time() - (started or 0)) < 1
+        return is_same and found.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, TypeError, ValueError, OverflowError):
         return False

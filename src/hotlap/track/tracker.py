@@ -34,6 +34,10 @@ class Tracker(Protocol):
     """Gets the records of one run, in the order of their steps, in a process of its own.
 
     A class of trackers is called with a `TrackedRun`: its constructor takes one argument.
+
+    A resumed run takes again the steps after `resumed_step` that were logged before it was killed.
+    They are not given to the tracker again, unless its attribute `hides_later_steps` is true: it
+    hides, in `begin`, what it has of those steps.
     """
 
     def begin(self, config: Mapping[str, Any]) -> None:

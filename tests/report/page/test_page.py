@@ -115,6 +115,15 @@ def test_a_diagnosis_shows_its_figures_with_evidence_place_and_remedy() -> None:
         assert shown in words, shown
 
 
+@pytest.mark.parametrize(("least", "words"), [(5.2e-6, "0.0052 µs"), (3.25, "3.25 ms")])
+def test_a_limit_is_not_rounded_to_nothing(least: float, words: str) -> None:
+    limits = {"least_step_ms": least, "computing_ms": least, "moving_ms": 0.0}
+    shown = words_of({**documents.diagnosis(), "limits": limits})
+    assert f"this machine's limit {words}" in shown
+    assert f"could not run faster than {words} on this machine" in shown
+    assert f"computing them takes at least {words}" in shown
+
+
 def test_what_was_tried_without_a_result_is_not_called_unmeasured() -> None:
     document = documents.diagnosis()
     document["suspects"][0]["why"] = "Undecided: it gave 1.15x (1.07 to 1.28)"
@@ -155,15 +164,24 @@ def run_of(folder: Path, *losses: float) -> dict[str, Any]:
     [
         ((2.0, 1.0), "; the training loss went from 2 to 1."),
         ((2.0, 1.0, NAN, NAN), " went from 2 to 1, and was not finite from step 101 on."),
-        ((2.0, math.inf, 1.0, NAN), " went from 2 to 1, and was not finite from step 102 on."),
-        ((2.0, NAN, 1.0), " went from 2 to 1, and was not finite in 1 step before the end."),
+        ((2.0, math.inf, 1.0, NAN), " went from 2 to 1, and was not finite at 2 of the 4 "
+         "recorded steps: first at step 100, and from step 102 on."),
+        ((2.0, NAN, 1.0), " and was not finite in 1 step before the end: step 100."),
+        ((2.0, NAN, NAN, 1.0), " in 2 steps before the end: first at step 100."),
         ((NAN, -math.inf), "; the training loss was not finite from step 99 on."),
     ],
-)
+)  # fmt: skip
 def test_a_run_whose_loss_became_nan_says_from_where_on(
     losses: tuple[float, ...], words: str, tmp_path: Path
 ) -> None:
     assert page_of(run_of(tmp_path / "a", *losses)).answer.endswith(words)
+
+
+def test_a_run_that_was_resumed_says_that_nobody_trained_it_in_between(tmp_path: Path) -> None:
+    document = run_of(tmp_path / "a", 2.0, 1.0)
+    assert "resumed" not in page_of(document).answer
+    document["info"]["resumed"] = [{"at": "2026-01-01T00:00:00Z", "step": 99}]
+    assert ", resumed once, time in between included;" in page_of(document).answer
 
 
 def test_a_loss_that_became_nan_is_not_called_unknown(tmp_path: Path) -> None:

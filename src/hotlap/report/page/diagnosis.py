@@ -82,7 +82,7 @@ def _facts(document: Document) -> list[Fact]:
         )
     if wording.is_number(limits.get("least_step_ms")):
         words = "at the highest rates measured here"
-        facts.append(Fact("this machine's limit", wording.ms(limits["least_step_ms"]), words))
+        facts.append(Fact("this machine's limit", wording.least_ms(limits["least_step_ms"]), words))
     return facts
 
 
@@ -227,16 +227,16 @@ def _limits(document: Document) -> Section:
     if wording.is_number(least):
         blocks.append(
             Text(
-                f"In these formats a step could not run faster than {wording.ms(least)} on this "
-                f"machine; it takes {wording.ms(takes)} (median)."
+                f"In these formats a step could not run faster than {wording.least_ms(least)} on "
+                f"this machine; it takes {wording.ms(takes)} (median)."
             )
         )
     rates = part_of(limits, "ceilings")
     rows = [
         ("operations of a step", wording.number(limits.get("flops"))),
-        ("computing them takes at least", wording.ms(limits.get("computing_ms"))),
+        ("computing them takes at least", wording.least_ms(limits.get("computing_ms"))),
         ("state to read and write", wording.size(limits.get("state_bytes"))),
-        ("moving it takes at least", wording.ms(limits.get("moving_ms"))),
+        ("moving it takes at least", wording.least_ms(limits.get("moving_ms"))),
         ("FLOPs utilization", wording.percent(limits.get("flops_utilization"))),
         ("float32 products", f"{wording.number(rates.get('fp32_gflops'))} GFLOP/s"),
         ("bfloat16 products", f"{wording.number(rates.get('bf16_gflops'))} GFLOP/s"),

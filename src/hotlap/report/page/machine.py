@@ -69,7 +69,14 @@ def section_of_command(document: Document, more: str = "") -> Section:
         blocks.append(Text("This uses what was found:"))
         blocks.append(Code(more))
     if not blocks:
-        blocks.append(Text("The document does not say which command made it."))
+        if document.get("kind") == "search":
+            words = (
+                "The folder of a search does not hold the command that began it; what "
+                "`hotlap search --json` prints does."
+            )
+        else:
+            words = "The document does not say which command made it."
+        blocks.append(Text(words))
     return Section("How to reproduce it", blocks)
 
 

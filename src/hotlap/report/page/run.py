@@ -69,6 +69,8 @@ def _answer(document: Document) -> str:
         return " ".join(["Nothing was trained here yet.", *answers_of_kept(document)])
     state = _STATES.get(str(info.get("state")), "left these records")
     words = f"The run {state}: {wording.number(steps)} steps in {wording.seconds(seconds)}"
+    if times := len(list_of(info, "resumed")):
+        words += f", resumed {'once' if times == 1 else f'{times} times'}, time in between included"
     words += _loss_in_words(part_of(part_of(document, "curves"), "step/loss"))
     if info.get("error"):
         words += f". {info['error']}"
@@ -85,11 +87,19 @@ def _loss_in_words(found: Document) -> str:
         return f"; the training loss was {NOT_FINITE} from step {points[0][0]:,} on"
     ends = [wording.number(points[place][1]) for place in (known[0], known[-1])]
     words = f"; the training loss went from {ends[0]} to {ends[1]}"
+    lost = [step for step, value in points if not wording.is_number(value)]
+    if not lost:
+        return words
+    words += f", and was {NOT_FINITE}"
     if known[-1] + 1 < len(points):
-        return f"{words}, and was {NOT_FINITE} from step {points[known[-1] + 1][0]:,} on"
-    lost = len(points) - len(known)
-    steps = "1 step" if lost == 1 else f"{lost:,} steps"
-    return f"{words}, and was {NOT_FINITE} in {steps} before the end" if lost else words
+        to_the_end = f"from step {points[known[-1] + 1][0]:,} on"
+        if len(lost) == len(points) - known[-1] - 1:
+            return f"{words} {to_the_end}"
+        of = f"{len(lost):,} of the {len(points):,} recorded steps"
+        return f"{words} at {of}: first at step {lost[0]:,}, and {to_the_end}"
+    steps = "1 step" if len(lost) == 1 else f"{len(lost):,} steps"
+    first = f"step {lost[0]:,}" if len(lost) == 1 else f"first at step {lost[0]:,}"
+    return f"{words} in {steps} before the end: {first}"
 
 
 def _facts(document: Document) -> list[Fact]:

@@ -8,6 +8,7 @@ from hotlap.plan.record import in_words
 
 NOTHING = "not known"
 _SMALLEST = 1e-3
+_SMALLEST_MS = 0.1
 _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -38,6 +39,17 @@ def ms(value: Any) -> str:
     if not is_number(value):
         return NOTHING
     return f"{value:,.0f} ms" if abs(value) >= 1000 else f"{value:.2f} ms"
+
+
+def least_ms(value: Any) -> str:
+    """Return milliseconds; microseconds where two decimals would leave nothing of them.
+
+    >>> least_ms(12.5), least_ms(0.0123), least_ms(0.000004)
+    ('12.50 ms', '12.3 µs', '0.004 µs')
+    """
+    if is_number(value) and 0 < abs(value) < _SMALLEST_MS:
+        return f"{value * 1000:.3g} µs"
+    return ms(value)
 
 
 def seconds(value: Any) -> str:

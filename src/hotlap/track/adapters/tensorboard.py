@@ -17,6 +17,8 @@ class TensorBoard(Tracker):
         run: what is tracked.
     """
 
+    hides_later_steps = True
+
     def __init__(self, run: TrackedRun) -> None:
         self._run = run
         package = "tensorboard.compat.proto"
@@ -26,10 +28,11 @@ class TensorBoard(Tracker):
         self._writer = writing.EventFileWriter(str(run.files), flush_secs=_FLUSH_S)
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        if self._run.resumed_step is not None:
-            # TensorBoard drops what older files hold from this step on.
-            session = self._event.SessionLog(status=self._event.SessionLog.START)
-            self._add(session_log=session, step=self._run.resumed_step + 1)
+        # TensorBoard drops what older files hold from this step on: of a run that begins, all that
+        # an earlier one in the folder has left.
+        step = 0 if self._run.resumed_step is None else self._run.resumed_step + 1
+        session = self._event.SessionLog(status=self._event.SessionLog.START)
+        self._add(session_log=session, step=step)
         rows = "\n".join(f"| {name} | {value} |" for name, value in sorted(config.items()))
         self._add_text("config", f"| name | value |\n|---|---|\n{rows}")
 

@@ -135,6 +135,14 @@ def test_the_rate_lies_below_the_one_with_the_least_loss() -> None:
     assert found.rate == pytest.approx(found.largest / 10, rel=0.06)
 
 
+def test_a_loss_that_jumps_while_it_still_falls_has_risen() -> None:
+    falling = curve(lambda rate: 2.3 - 0.3 * max(0.0, math.log10(rate) + 4))[:60]
+    assert judge(RATES[:60], falling).rate is None
+    found = judge(RATES[:61], [*falling, 1e4])
+    assert found.largest == pytest.approx(RATES[59], rel=0.06)
+    assert "and rose beyond" in found.reason
+
+
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
@@ -144,6 +152,7 @@ def test_the_rate_lies_below_the_one_with_the_least_loss() -> None:
         ([2.3, 2.2, 2.3, math.inf], "not finite after 3 steps"),
         ([2.302585] * 100, "was 2.3025. at every rate: check"),
         ([0.0] * 100, "was 0 at every rate"),
+        ([2.3] * 60 + [math.nan], "was 2.3 at every rate before it was not finite after 60 steps"),
         ([2.302585 + 2e-7 * (n % 3 == 2 or n > 60) for n in range(100)], "was 2.3025. at every"),
         ([-0.1] * 60 + [-0.1 - 1e-8] * 20 + [9.0] * 20, "fell by .* at most"),
         ([2.3, 2.2, 2.3, 2.2, 2.3, 1e3], "rose to 1e.03 after 5 steps"),
@@ -158,6 +167,7 @@ def test_the_rate_lies_below_the_one_with_the_least_loss() -> None:
         "diverges at once",
         "constant",
         "zero",
+        "constant, then NaN",
         "constant but for rounding",
         "constant, then rising",
         "rises at once",

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from hotlap.track.feeding import Follower, files_of
 from hotlap.track.metrics_file import METRICS
-from hotlap.track.records import BEGAN, EVALUATION, RESUMED, STEP, Record
+from hotlap.track.records import BEGAN, EVALUATION, RESUMED, STEP, SYSTEM, Record
 from hotlap.track.run_file import RunInfo
 from hotlap.track.sent import Sent
 
@@ -73,6 +74,53 @@ def test_steps_that_are_taken_again_are_handed_on_once(
     assert logged(tmp_path, name)[5 + 2 * len(again) :] == [*again, 6, 7, 5]
 
 
+def test_records_of_the_process_that_takes_up_a_run_are_left_to_it(tmp_path: Path) -> None:
+    """A tracker that is slow reads on when the run that it belongs to was killed and resumed."""
+    name = f"{OWN}:Writes"
+    info = RunInfo(began="monday")
+    info.write(tmp_path)
+    files_of(tmp_path, name).mkdir(parents=True)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stream:
+        before = Follower(name, tmp_path, 0, None, lambda *_, **__: None)
+        add(tmp_path, BEGAN, 0)
+        add(tmp_path, STEP, 1, 2, 3, 4)
+        offset = (tmp_path / METRICS).stat().st_size
+        replace(info, resumed=({"at": "tuesday", "step": 2},)).write(tmp_path)
+        add(tmp_path, RESUMED, 2)
+        add(tmp_path, STEP, 3, 4, 5)
+        # A child of the killed process may hold the other end, here for a while.
+        ended = threading.Timer(2.0, os.close, [writing])
+        ended.start()
+        before.run(stream)
+        ended.join()
+    assert logged(tmp_path, name) == [1, 2, 3, 4]
+    assert calls(tmp_path, name)[-1] == ["end", "killed"]
+    feed(tmp_path, name, offset, 2)
+    assert logged(tmp_path, name) == [1, 2, 3, 4, 5]
+
+
+def test_a_script_that_its_launcher_starts_again_is_still_followed(tmp_path: Path) -> None:
+    RunInfo(began="monday").write(tmp_path)
+    for steps in ((1, 2), (1, 2, 3)):
+        add(tmp_path, BEGAN, 0)
+        add(tmp_path, STEP, *steps)
+    feed(tmp_path, f"{OWN}:Hides", 0)
+    assert logged(tmp_path, f"{OWN}:Hides") == [1, 2, 1, 2, 3]
+
+
+def test_the_machine_is_seen_before_the_first_step_of_a_resumed_run(tmp_path: Path) -> None:
+    name = f"{OWN}:Writes"
+    RunInfo(began="monday").write(tmp_path)
+    add(tmp_path, SYSTEM, 1, 3, 4)
+    feed(tmp_path, name, 0)
+    offset = (tmp_path / METRICS).stat().st_size
+    add(tmp_path, RESUMED, 3)
+    add(tmp_path, SYSTEM, 3, 3, 4, 5)
+    feed(tmp_path, name, offset, 3)
+    assert logged(tmp_path, name) == [1, 3, 4, 3, 3, 5]
+
+
 def test_a_run_that_begins_anew_is_handed_on_as_a_whole(tmp_path: Path) -> None:
     for began in ("monday", "tuesday"):
         RunInfo(began=began).write(tmp_path)
@@ -106,7 +154,7 @@ def test_the_process_that_fed_the_tracker_before_is_waited_for(
     after.close()
 
 
-@pytest.mark.parametrize("torn", ["", "{", "[]", '{"began": "monday", "steps": []}'])
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"run": "monday", "steps": []}'])
 def test_of_a_file_that_is_torn_nothing_is_known(torn: str, tmp_path: Path) -> None:
     (tmp_path / "sent.json").write_text(torn)
     sent = Sent(tmp_path / "sent.json", "monday")

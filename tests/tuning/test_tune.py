@@ -56,7 +56,9 @@ def test_memory_is_kept_only_where_steps_are_handed_pages() -> None:
 
 def test_what_nobody_would_try_here_says_what_is_missing() -> None:
     _, refused = nominate(FACTS, HOST, registry(), Numerics.STREAM, own_step=True)
-    assert refused["micro_batch"] == "a batch of at most 16 samples is too small to be split"
+    assert refused["micro_batch"] == (
+        "no batch of more than 16 samples was seen, which could be split"
+    )
     for name in ("allocator", "cudnn_benchmark", "cuda_graph"):
         assert "Train on a CUDA GPU" in refused[name].replace("train on", "Train on"), name
 

@@ -215,8 +215,9 @@ def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
         return found(
             None,
             None,
-            f"the loss was {losses[0]:.6g} at every rate: check that it is computed from the "
-            "output of the model, and that nothing between them is detached or 0",
+            f"the loss was {losses[0]:.6g} at every rate{ended and f' before it {ended}'}: check "
+            "that it is computed from the output of the model, and that nothing between them is "
+            "detached or 0",
         )
     noise, start = stdev(flat), fmean(flat)
     # Beyond the first steps: what is least in them is so by chance.
@@ -230,7 +231,7 @@ def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
             f"{ended and f' before it {ended}'}, and at tiny rates it varies by {noise:.3g} from "
             f"step to step: use larger batches, {'or more steps' if ended else _MORE}",
         )
-    if least >= len(smooth) - 2 and all(map(math.isfinite, losses)):
+    if least >= len(smooth) - 2 and not ended:
         return found(
             None,
             None,

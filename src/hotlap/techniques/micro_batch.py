@@ -98,7 +98,7 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
-    without_candidates=f"a batch of at most {_LEAST} samples is too small to be split",
+    without_candidates=f"no batch of more than {_LEAST} samples was seen, which could be split",
     # Smaller activations stay in a cache, and need no new pages.
     phases=("forward", "backward"),
     saves=0.1,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hotlap.track.metrics_file import METRICS, read_records
-from hotlap.track.records import MEASURED, Record
+from hotlap.track.records import BEGAN, MEASURED, RESUMED, SYSTEM, Record
 from hotlap.track.run_file import KILLED, RunInfo
 from hotlap.track.sent import Sent
 from hotlap.track.tracker import TrackedRun, config_of, make_tracker, short_name
@@ -57,8 +57,11 @@ class Follower:
         files = files_of(folder, name)
         self._info = RunInfo.read(folder) or RunInfo()
         # Before the tracker is made: the process that fed it before may still be ending its run.
-        self._sent = Sent(files.with_name(f"{files.name}-{_SENT}"), self._info.began)
         run = TrackedRun(folder, files, folder.resolve().name, resumed_step)
+        # A copy of the run's folder is another run to a tracker, which names it by its folder.
+        self._sent = Sent(files / _SENT, f"{run.name}, begun {self._info.began}")
+        self._resumed_step = resumed_step
+        self._has_taken_up = False
         self._tracker = make_tracker(name, run)
         self._hides_later_steps = getattr(self._tracker, "hides_later_steps", False)
 
@@ -75,12 +78,19 @@ class Follower:
             if select.select([stream], [], [], _LOOK_S)[0]:
                 # Everything was written before the run said so.
                 state = stream.readline().strip() or KILLED
-            self._hand_on()
+            if self._hand_on():
+                state = state or KILLED
         self._tracker.end(state)
 
-    def _hand_on(self) -> None:
+    def _hand_on(self) -> bool:
+        """Hand on what is new; return True if the run was begun again, by another process."""
         records, offset, _ = read_records(self._folder / METRICS, self._offset)
         for record in records:
+            if record.kind in (BEGAN, RESUMED):
+                if self._has_taken_up and self._is_anothers():
+                    self._flush()
+                    return True
+                self._has_taken_up = True
             self._log(record)
             if time.monotonic() - self._told_at > _SIGN_S:
                 self._flush()
@@ -90,6 +100,12 @@ class Follower:
         if offset != self._offset:
             self._offset = offset
             self._say(TAKEN, offset=offset)
+        return False
+
+    def _is_anothers(self) -> bool:
+        # What takes a run up writes `run.json` before its first record.
+        now = RunInfo.read(self._folder) or self._info
+        return (now.began, now.resumed) != (self._info.began, self._info.resumed)
 
     def _say(self, kind: str, **more: Any) -> None:
         self._told_at = time.monotonic()
@@ -98,11 +114,16 @@ class Follower:
     def _log(self, record: Record) -> None:
         if record.kind not in MEASURED or not record.values:
             return
-        if not self._hides_later_steps and not self._sent.is_new(record):
+        if not self._hides_later_steps and self._is_repeated(record):
             return
         values = {f"{record.kind}/{name}": value for name, value in record.values.items()}
         self._tracker.log(record.step, values)
         self._sent.note(record)
+
+    def _is_repeated(self, record: Record) -> bool:
+        # What is measured before the first step is done has the step that was resumed from.
+        is_later = record.kind == SYSTEM and record.step == self._resumed_step
+        return not is_later and not self._sent.is_new(record)
 
     def _flush(self) -> None:
         flush = getattr(self._tracker, "flush", None)

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from hotlap.track import feeding
 from hotlap.track.tracker import short_name
@@ -23,6 +25,17 @@ _LOOK_S = 0.2
 _STALLED_S = 60.0
 """Seconds without a sign of a tracker that has records to take, after which that is said."""
 _LOG = "log.txt"
+_pipes: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
+"""Of trackers that are told how the run ends. A forked child that outlived it would hold them."""
+
+
+def _close_all() -> None:
+    for pipe in list(_pipes):
+        pipe.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
 
 
 class FollowerProcess:
@@ -62,6 +75,8 @@ class FollowerProcess:
                 start_new_session=True,
                 env=_environment(),
             )
+        assert self._process.stdin is not None
+        _pipes.add(self._process.stdin)
         self._listener = threading.Thread(
             target=self._listen, name=f"hotlap-tracker-{name}", daemon=True
         )

@@ -1,4 +1,4 @@
-"""`Sent`: the last steps that a tracker has of a run, kept beside what the tracker writes."""
+"""`Sent`: the last steps that a tracker has of a run, kept with what the tracker writes."""
 
 import json
 import os
@@ -22,15 +22,15 @@ class Sent:
 
     Args:
         path: of the file; made if it is missing.
-        began: when the run began. Of an earlier run in the same folder nothing counts.
+        run: which one it is. Of another run in the same folder nothing counts.
         patience_s: how long to wait for the process that fed the tracker before.
 
     Raises:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, began: str, patience_s: float = _PATIENCE_S) -> None:
-        self._began = began
+    def __init__(self, path: Path, run: str, patience_s: float = _PATIENCE_S) -> None:
+        self._run = run
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self._wait(patience_s)
         self._before = self._read()
@@ -47,7 +47,7 @@ class Sent:
 
     def keep(self) -> None:
         """Write what was noted; if that fails, the tracker gets steps twice, but is not lost."""
-        content = json.dumps({"began": self._began, "steps": self._last}).encode()
+        content = json.dumps({"run": self._run, "steps": self._last}).encode()
         try:
             os.pwrite(self._descriptor, content, 0)
             os.ftruncate(self._descriptor, len(content))
@@ -73,7 +73,7 @@ class Sent:
         size = os.fstat(self._descriptor).st_size
         try:
             data = json.loads(os.pread(self._descriptor, size, 0))
-            if data["began"] == self._began:
+            if data["run"] == self._run:
                 return {str(kind): int(step) for kind, step in data["steps"].items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             # New, or torn: nothing is known of what was handed on.

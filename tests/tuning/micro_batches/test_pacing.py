@@ -1,6 +1,7 @@
 """Which size is the fastest, with made-up times."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -58,6 +59,23 @@ def test_a_noisy_machine_has_more_rounds() -> None:
     fastest, turns, _ = raced(lambda n: 1e-5 if n == 64 else 1.1e-5, 128, noise=0.8, allowed_s=60.0)
     assert fastest == 64
     assert turns.count(64) > 8
+
+
+def test_a_size_that_left_is_not_chosen_because_the_machine_slowed_down_since() -> None:
+    turns, draws = Counter[int](), random.Random(2)
+
+    def take(size: int, steps: int) -> Turn:
+        turns[size] += 1
+        slow = 2.0 if turns[64] > 8 else 1.0
+        seconds = (1.0 if size >= 32 else 1.3) * slow * (1 + 0.2 * draws.random())
+        return Turn(seconds * steps, BATCH * steps, steps)
+
+    paces = find_fastest(take, sizes_to_time(64), seconds=1.0, clock=lambda: 0.0)
+    assert turns[64] > 2 * turns[16] > 0
+    # The guard's control: by its own turns alone, on the faster machine, it would win.
+    assert paces.of(16) < paces.of(64)
+    assert paces.fastest in (64, 32)
+    assert paces.rates[16] < paces.rates[64]
 
 
 def test_it_ends_once_sizes_are_equally_fast() -> None:

@@ -37,8 +37,10 @@ class Paces:
 
     @property
     def fastest(self) -> int | None:
-        """The size that takes least time, None if none was timed."""
-        return min(self.seconds, key=self.of, default=None)
+        """The size that takes least time, of those that took turns to the end; None if none did."""
+        most = max(map(len, self.seconds.values()), default=0)
+        left = [size for size, turns in self.seconds.items() if len(turns) == most]
+        return min(left, key=self.of, default=None)
 
     def of(self, size: int) -> float:
         """Return the seconds that a sample takes."""
@@ -47,7 +49,15 @@ class Paces:
     @property
     def rates(self) -> Mapping[int, float]:
         """Samples per second, by size."""
-        return {size: 1 / self.of(size) for size in sorted(self.seconds)}
+        return {size: 1 / self._comparable(size) for size in sorted(self.seconds)}
+
+    def _comparable(self, size: int) -> float:
+        """Return seconds per sample; of a size that left, as if it had taken the later turns."""
+        fastest = self.fastest
+        assert fastest is not None
+        if len(self.seconds[size]) == len(self.seconds[fastest]):
+            return self.of(size)
+        return self.of(fastest) * max(1.0, self.times_faster(fastest, size))
 
     def times_faster(self, size: int, than: int) -> float:
         """Return how many times faster a size is than another, turn by turn."""

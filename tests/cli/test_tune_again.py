@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = (sys.executable, "-m", "hotlap", "tune", "--json", "--budget", "60s")
+COMMAND = (sys.executable, "-m", "hotlap", "tune", "--json", "--budget", "120s")
 ARGV = (*COMMAND, "--only", "resident", "train.py")
 SCRIPT = """
 import torch
@@ -44,7 +44,7 @@ def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> Non
     assert "continuing the tuning of" in said
     assert "in one process, switched" not in said, "what raced was raced once more"
     assert not continued["is_kept"]
-    assert continued["plan"] == {"resident": {}}
+    assert continued["plan"] == {"resident": {}}, continued
     assert continued["speedup_live"]["median"] > 1
 
     given, said, seconds = _tune(tmp_path)
@@ -72,7 +72,7 @@ def _tune(folder: Path, *more: str) -> tuple[dict[str, Any], str, float]:
     """Return the report, what was said meanwhile, and the seconds that it took."""
     started = time.monotonic()
     done = subprocess.run(
-        [*ARGV[:-1], *more, ARGV[-1]], cwd=folder, capture_output=True, text=True, timeout=150
+        [*ARGV[:-1], *more, ARGV[-1]], cwd=folder, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr, time.monotonic() - started

@@ -95,6 +95,7 @@ class Recording(Part):
 
 class Following(Session):
     def __init__(self, *parts: Part) -> None:
+        self.plan = PlanInProcess(Plan())
         self.play(*parts)
 
     def guard(self, plan: PlanInProcess) -> Guard:

@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.learning.watch import WatchLearning
 from hotlap.attach.roles.session import Part, Session
 from hotlap.plan import Plan
 from hotlap.trace.events import Events
@@ -40,16 +43,21 @@ def session_of(*parts: Part) -> Session:
     return session
 
 
+def go_backward(session: Session, loss: Any = None) -> None:
+    for hear in session.at_backward:
+        hear(loss)
+    session.backward_ends()
+
+
 def test_what_begins_is_heard_in_order_and_what_ends_backwards() -> None:
     heard: list[str] = []
     session = session_of(Hearing("a", heard), Part(), Hearing("b", heard))
-    session.backward_begins(None)
-    session.backward_ends()
+    go_backward(session)
     assert heard == ["a", "b", "b", "a"]
     # Of nobody, and of one alone.
-    session_of(Part()).backward_begins(None)
-    session_of(Hearing("c", heard)).backward_ends()
-    assert heard[4:] == ["c"]
+    go_backward(session_of(Part()))
+    go_backward(session_of(Hearing("c", heard)))
+    assert heard[4:] == ["c", "c"]
 
 
 def test_a_part_is_heard_again_once_there_is_something_for_it() -> None:
@@ -59,6 +67,37 @@ def test_a_part_is_heard_again_once_there_is_something_for_it() -> None:
     session.iterator_made(SimpleNamespace(dataset=(), collate_fn=None), None)
     assert session.batch_ends(None, "") == "ab"
     assert heard == ["a", "b"]
+
+
+def test_zeroed_gradients_are_heard_of_once_something_was_evaluated() -> None:
+    session = session_of()
+    learning = WatchLearning(session, Events())
+    session.play(learning)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        output = model(torch.ones(1, 2))
+        session.evaluation_forward_ends(model, (torch.ones(1, 2),), {}, output)
+        go_backward(session, output.sum())
+        session.zeroing_begins()
+    for hear in session.at_step:
+        hear(optimizer)
+    (found,) = learning.facts().losses
+    assert (found.backwards, found.in_evaluation_mode) == (2, 0)
+
+
+def test_outputs_are_looked_at_as_long_as_they_may_be_float16() -> None:
+    for dtype, is_heard in ((torch.float32, False), (torch.float16, True)):
+        session = session_of()
+        learning = WatchLearning(session, Events())
+        session.play(learning)
+        model = torch.nn.Linear(2, 2)
+        learning.root_found(model)
+        for _ in range(64):
+            assert learning.hears("forward_ends")
+            learning.forward_begins(model, (torch.ones(1, 2),))
+            learning.forward_ends(model, torch.ones(1, dtype=dtype))
+        assert learning.hears("forward_ends") is is_heard
 
 
 def test_a_plan_without_work_in_a_step_is_not_told_of_steps() -> None:

@@ -82,6 +82,40 @@ def test_what_follows_a_boundary_belongs_to_the_next_step_unless_another_comes()
     assert clock.take() == [7, 0, 0, 0, 0]
 
 
+def steps_at_once(clock: PhaseClock, ticks: Ticks, capturing: list[bool]) -> list[Any]:
+    """Let three steps go by, the end of the second one and a phase of the third one captured."""
+    for number in range(3):
+        for ns, phase in enumerate((DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER), 1):
+            capturing[0] = (number, phase) in {(1, OTHER), (2, DATA), (2, BACKWARD)}
+            clock.note((phase, clock.now()))
+            ticks.now += ns
+        clock.end_step()
+    capturing[0] = False
+    ticks.now += 3
+    rows = clock.take_ended()
+    clock.enter(DATA)
+    ticks.now += 7
+    clock.end_step()
+    rows += clock.take_ended()
+    clock.flush(rows)
+    return rows
+
+
+def test_steps_that_have_ended_are_taken_at_once() -> None:
+    ticks = Ticks()
+    rows = steps_at_once(PhaseClock(ticks), ticks, [False])
+    assert rows == [*([[1, 2, 3, 4, 5]] * 3), [7, 0, 0, 0, 3]]
+
+
+def test_a_step_whose_end_was_captured_is_timed_up_to_the_event_before() -> None:
+    ticks, capturing = Ticks(), [False]
+    clock = DevicePhaseClock(lambda: Event(ticks), lambda: capturing[0])
+    rows = steps_at_once(clock, ticks, capturing)
+    # What was captured belongs to the phase before: the second step ends as its update begins.
+    assert rows == [[1, 2, 3, 4, 5], [1, 2, 3, 0, 0], [0, 5, 0, 14, 5], [7, 0, 0, 0, 3]]
+    assert clock.current == DATA
+
+
 def test_a_nested_phase_goes_back_to_the_one_around_it() -> None:
     ticks, channel = Ticks(), SimpleNamespace()
     config = Config("observe", options={"started": 0.0})

@@ -24,6 +24,9 @@ class Now:
 class Run:
     """A recorder on a clock that is moved by hand, and what it has told."""
 
+    ends_at_once = False
+    """Steps are ended by `end_step`, as those of a script with one optimizer."""
+
     def __init__(self, **limits: float) -> None:
         self.told: list[float] = []
         self.now = Now()
@@ -34,6 +37,7 @@ class Run:
     def epoch(self, steps: int) -> None:
         self.recorder.begin()
         self.starts.append(self.recorder.steps)
+        self.recorder.look_soon()
         for _ in range(steps):
             if self.recorder.is_over:
                 return
@@ -45,6 +49,9 @@ class Run:
             clock.enter(phase)
             self.now.ms += ms
         self.recorder.note_loss(torch.tensor(0.5))
+        if self.ends_at_once:
+            self.recorder.end_step([self.starts])
+            return
         self.recorder.count_step()
         self.recorder.mark_step()
         self.recorder.tell_step()
@@ -57,6 +64,11 @@ class Run:
         return self.recorder.trace(TaskFacts(), anchor, [self.starts])
 
 
+@pytest.fixture(autouse=True, params=[False, True])
+def ends_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "ends_at_once", request.param)
+
+
 def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
     run = Run(epochs=2)
     for _ in range(4):
@@ -67,6 +79,13 @@ def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
     assert trace.steps[1][: len(PHASES)] == (1.0, 2.0, 0.0, 0.0, 3.0)
     assert trace.losses == [0.5] * 7
     assert trace.setup_s >= 5
+
+
+def test_the_next_epoch_is_seen_in_its_first_step_however_fast_steps_are() -> None:
+    run = Run(epochs=2)
+    for _ in range(3):
+        run.epoch(20)
+    assert run.recorder.is_over and run.recorder.steps == 41
 
 
 def test_two_epochs_that_begin_at_one_step_are_one_beginning() -> None:
@@ -113,6 +132,18 @@ def test_steps_in_which_lines_are_sampled_are_not_timed() -> None:
     trace = run.trace()
     assert run.recorder.steps > 3 and len(trace.steps) == 3
     assert trace.lines, "nothing was sampled"
+
+
+def test_fast_steps_are_counted_one_by_one_and_their_limits_are_seen_in_time() -> None:
+    run = Run(seconds=0.3)
+    run.epoch(1)
+    began = time.monotonic()
+    while not run.recorder.is_over:
+        run.step()
+    assert 0.2 < time.monotonic() - began < 1.0
+    trace = run.trace()
+    assert len(trace.steps) == len(trace.losses) == run.recorder.steps > 20
+    assert set(trace.steps[1:]) == {(1.0, 2.0, 0.0, 0.0, 3.0)}
 
 
 def test_only_the_first_steps_are_told() -> None:

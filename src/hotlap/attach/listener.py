@@ -2,7 +2,8 @@
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from hotlap.techniques.record import MakeIterator
@@ -22,6 +23,21 @@ class Listener:
     """True to be told of forwards without gradients, of modules that are watched."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
+
+    @cached_property
+    def at_forward(self) -> Sequence[Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]]:
+        """What is called in place of `forward_begins`, one after another."""
+        return (self.forward_begins,)
+
+    @cached_property
+    def at_step(self) -> Sequence[Callable[[Any], None]]:
+        """What is called in place of `step_begins`, one after another."""
+        return (self.step_begins,)
+
+    @cached_property
+    def at_backward(self) -> Sequence[Callable[[Any], None]]:
+        """What is called in place of `backward_begins`, one after another."""
+        return (self.backward_begins,)
 
     def iterator_wanted(self, loader: Any) -> MakeIterator | None:
         """A DataLoader is about to make an iterator; return what is to make it, if not torch."""
@@ -96,20 +112,24 @@ class Listener:
         """An outermost optimizer step has raised; the script may catch that and go on."""
 
 
-class State:
-    """Of the one process that is attached to."""
+class _State:
+    def __init__(self) -> None:
+        self.listener: Listener | None = None
+        self.optimizers: list[weakref.ref[Any]] = []
+        self.step_depth = 0
+        self.call_depth = 0
+        self.backward_depth = 0
+        self.root_classes: dict[type, Any] = {}
+        self.roots: IdentityTable[bool] = IdentityTable()
+        self.copies: IdentityTable[bool] = IdentityTable()
+        """Modules of a root's class that are watched in evaluation only."""
+        self.happening: set[str] = set()
+        """Of what is told of once, what is going on."""
 
-    listener: Listener | None = None
-    optimizers: list[weakref.ref[Any]] = []  # noqa: RUF012 (one process, one list)
-    step_depth = 0
-    call_depth = 0
-    backward_depth = 0
-    root_classes: dict[type, Any] = {}  # noqa: RUF012
-    roots: IdentityTable[bool] = IdentityTable()
-    copies: IdentityTable[bool] = IdentityTable()
-    """Modules of a root's class that are watched in evaluation only."""
-    happening: set[str] = set()  # noqa: RUF012
-    """Of what is told of once, what is going on."""
+
+State = _State()
+"""Of the one process that is attached to. No class: setting an attribute of a class takes from the
+interpreter what it has cached of it, in every step."""
 
 
 @contextlib.contextmanager

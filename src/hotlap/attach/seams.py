@@ -15,6 +15,9 @@ from torch.utils.data import dataloader as _dataloader
 from hotlap.attach import scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
 
+_compiler = torch.compiler
+_is_traced = torch.compiler.is_dynamo_compiling
+"""Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
 _OURS = "_hotlap"
 """Attribute of a function that we have put in place of another."""
 
@@ -81,10 +84,11 @@ def _patch_backward() -> None:
 
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if listener is None or torch.compiler.is_compiling() or State.backward_depth:
+        if listener is None or _is_traced() or _compiler._is_compiling_flag or State.backward_depth:
             return original(self, *args, **kwargs)
         State.backward_depth += 1
-        listener.backward_begins(self)
+        for hear in listener.at_backward:
+            hear(self)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -150,11 +154,12 @@ def _patch_step(kind: type) -> None:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
         # A subclass that overrides `step` may call the inherited one, which is wrapped as well.
-        if listener is None or torch.compiler.is_compiling() or State.step_depth:
+        if listener is None or _is_traced() or _compiler._is_compiling_flag or State.step_depth:
             return original(self, *args, **kwargs)
         State.step_depth = 1
         try:
-            listener.step_begins(self)
+            for hear in listener.at_step:
+                hear(self)
             result = original(self, *args, **kwargs)
         except BaseException:
             State.step_depth = 0
@@ -177,7 +182,7 @@ def _patch_modules() -> None:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if listener is None or torch.compiler.is_compiling():
+        if listener is None or _is_traced() or _compiler._is_compiling_flag:
             return original(self, *args, **kwargs)
         outermost = State.call_depth == 0 and self.training and torch.is_grad_enabled()
         # What runs again inside a backward, by activation checkpointing, is part of something.
@@ -212,19 +217,21 @@ def _patch_root_class(kind: type) -> None:
     # A root that was found is not looked at again.
     before, looking = State.root_classes.get(torch.nn.Module, (None, None))
     of_root = before if original is looking else original
+    known = State.roots.ids
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if listener is None or torch.compiler.is_compiling():
+        if listener is None or _is_traced() or _compiler._is_compiling_flag:
             return original(self, *args, **kwargs)
         if not (self.training and torch.is_grad_enabled()):
             output = original(self, *args, **kwargs)
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
-        if self not in State.roots:
+        if id(self) not in known:
             return original(self, *args, **kwargs)
-        args = listener.forward_begins(self, args)
+        for hear in listener.at_forward:
+            args = hear(self, args)
         output = None
         State.call_depth += 1
         try:

@@ -46,8 +46,9 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     from hotlap.attach.roles.count import CountStep
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.follow import Pace
+    from hotlap.attach.roles.losses import Losses
     from hotlap.attach.roles.memory import WatchMemory
-    from hotlap.attach.roles.observe import Losses, Watch
+    from hotlap.attach.roles.observe import Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.profile import ProfileSteps
     from hotlap.attach.roles.race import TakeTurns
@@ -144,6 +145,7 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
     session.play(*_parts(session, is_rank))
     seams.install(session)
     in_process.start()
+    session.bind()
     if is_rank:
         atexit.register(let_tensors_go)
     atexit.register(session.finish)

@@ -15,46 +15,77 @@ class PhaseClock:
     """Host time, in ns, by phase.
 
     `mark_boundary` ends a step provisionally: what follows belongs to the next one, unless another
-    boundary comes before `take`.
+    boundary comes before `take`. A step that nothing goes on with is ended by `end_step`, and taken
+    by `take_ended`, many at once: each call is paid for in every step.
+
+    Args:
+        now: returns the time in ns.
     """
 
     name = "host"
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.current = OTHER
-        self._now = now
-        self._last = now()
-        self._before: list[int] | None = None
-        """What was marked and not yet taken."""
-        self._since = [0] * len(PHASES)
+    def __init__(self, now: Callable[[], Any] = time.perf_counter_ns) -> None:
+        self.now = now
+        """Returns the time, as `note` takes it."""
+        self.marks: list[tuple[int, Any]] = [(OTHER, now())]
+        """Phases, each with the time at which it began, since the newest step that was taken."""
+        self.note = self.marks.append
+        """Given a phase and `now()`, as a pair: what `enter` does, without a Python function, which
+        costs some 4 us next to a model's kernels (benchmarks/results/2026-11-27_hooks_*.md)."""
+        self._boundary = 0
+        self._ends: list[int] = []
+        """Positions of the marks that end steps, of those that were not taken."""
+
+    @property
+    def current(self) -> int:
+        """The phase that has begun last. May be read in another thread."""
+        return self.marks[-1][0]
 
     def enter(self, phase: int) -> None:
         """From now on time belongs to `phase`."""
-        now = self._now()
-        self._since[self.current] += now - self._last
-        self._last = now
-        self.current = phase
+        self.marks.append((phase, self.now()))
 
     def mark_boundary(self) -> None:
         """Everything up to now belongs to the step that is being made."""
-        now = self._now()
-        self._since[self.current] += now - self._last
-        self._last = now
-        before, self._before = self._before, self._since
-        self._since = [0] * len(PHASES)
-        if before is not None:
-            self._before = [first + then for first, then in zip(before, self._before, strict=True)]
+        marks = self.marks
+        marks.append((marks[-1][0], self.now()))
+        self._boundary = len(marks) - 1
+
+    def end_step(self) -> None:
+        """Everything since the step before belongs to this step, which is over."""
+        marks = self.marks
+        self._ends.append(len(marks))
+        marks.append((marks[-1][0], self.now()))
 
     def reset(self) -> None:
         """Forget what has been measured: the run begins now."""
-        self._last = self._now()
-        self._before = None
-        self._since = [0] * len(PHASES)
+        self.marks[:] = [(self.current, self.now())]
+        self._ends.clear()
+        self._boundary = 0
 
     def take(self) -> Any:
         """Return the step up to its last boundary, ns by phase, and begin another."""
-        row, self._before = self._before, None
-        return row or [0] * len(PHASES)
+        end, self._boundary = self._boundary, 0
+        return self._rows([end])[0]
+
+    def take_ended(self) -> list[Any]:
+        """Return the steps that have ended since they were taken last, each as `take` does."""
+        ends, self._ends = self._ends, []
+        return self._rows(ends)
+
+    def _rows(self, ends: list[int]) -> list[Any]:
+        """Return the steps up to marks at these positions, and forget what was before the last."""
+        marks, rows, begin = self.marks, [], 0
+        for end in ends:
+            row = [0] * len(PHASES)
+            phase, last = marks[begin]
+            for following, at in marks[begin + 1 : end + 1]:
+                row[phase] += at - last
+                phase, last = following, at
+            rows.append(row)
+            begin = end
+        del marks[:begin]
+        return rows
 
     def flush(self, rows: list[Any]) -> None:
         """Replace what `take` returned by numbers, where they had to be waited for."""
@@ -75,29 +106,21 @@ class DevicePhaseClock(PhaseClock):
     name = "device"
 
     def __init__(self, mark: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
-        super().__init__()
-        self._mark, self._is_capturing = mark, is_capturing
-        self._marks: list[tuple[int, Any]] = [(OTHER, mark())]
-        self._boundary = 0
+        super().__init__(lambda: None if is_capturing() else mark())
 
-    def enter(self, phase: int) -> None:
-        self.current = phase
-        if not self._is_capturing():
-            self._marks.append((phase, self._mark()))
-
-    def mark_boundary(self) -> None:
-        self.enter(self.current)
-        self._boundary = len(self._marks) - 1
-
-    def reset(self) -> None:
-        self._marks = [(self.current, self._mark())]
-        self._boundary = 0
-
-    def take(self) -> list[tuple[int, Any]]:
-        marks = self._marks[: self._boundary + 1]
-        self._marks = self._marks[self._boundary :]
-        self._boundary = 0
-        return marks
+    def _rows(self, ends: list[int]) -> list[Any]:
+        marks, rows, begin = self.marks, [], 0
+        before: list[tuple[int, Any]] = []
+        for end in ends:
+            between = marks[begin + 1 if before else begin : end + 1]
+            row = [*before, *(mark for mark in between if mark[1] is not None)]
+            rows.append(row)
+            # Without an event at its end, the next step is timed from the one before that on.
+            before, begin = row[-1:], end
+        if ends:
+            without = [marks[begin]] if marks[begin][1] is None else []
+            marks[: begin + 1] = [*before, *without]
+        return rows
 
     def flush(self, rows: list[Any]) -> None:
         for position, marks in enumerate(rows):

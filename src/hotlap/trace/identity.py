@@ -22,6 +22,8 @@ class IdentityTable(Generic[Value]):
 
     def __init__(self, on_death: Callable[[Value], None] | None = None) -> None:
         self._entries: dict[int, tuple[Callable[[], Any], Value]] = {}
+        self.ids = self._entries.keys()
+        """Identities of the keys, as they are at any time."""
         self._on_death = on_death
         self._users: dict[int, dict[int, weakref.ref[Any]]] = {}
         """By the id of a key that is kept, and by their own ids: for whom it is kept."""

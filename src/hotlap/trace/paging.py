@@ -2,7 +2,7 @@
 
 MANY = 100
 """Page faults a step from which on keeping memory is worth a trial."""
-_SETTLED = 10
+SETTLED = 10
 """Steps after which a run has most of what it needs all the time."""
 
 
@@ -10,7 +10,7 @@ class Paging:
     """Counts from the tenth step on; where the system does not tell, it counts nothing."""
 
     def __init__(self) -> None:
-        self.steps = -_SETTLED
+        self.steps = -SETTLED
         """Steps that count, below 0 before."""
         self._begun = (0, 0.0)
 
@@ -18,7 +18,11 @@ class Paging:
         """Count one more step."""
         self.steps += 1
         if self.steps == 0:
-            self._begun = _read_counters()
+            self.begin()
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._begun = _read_counters()
 
     def step_means(self) -> tuple[float, float]:
         """Return page faults, and the system's own milliseconds over all threads, of a step.

@@ -13,12 +13,17 @@ from hotlap.task import TaskFacts
 from hotlap.trace.clock import PhaseClock, phase_clock
 from hotlap.trace.events import Events
 from hotlap.trace.lines import LineSampler
-from hotlap.trace.paging import Paging
+from hotlap.trace.paging import SETTLED, Paging
 from hotlap.trace.schema import Anchor, HotLine, Trace
 from hotlap.trace.spots import Chain, SpotSampler, chain_of
 
 SLOW_STEP_S = 0.5
 """Where a step takes this long, its lines are those that were seen while it was timed."""
+
+
+_LOOKS_EVERY_S = 0.05
+"""How often limits of time and of epochs are looked at."""
+_monotonic = time.monotonic
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class Limits:
 class Recorder:
     """Records a `Trace` without a profiler, by instruments that know nothing of each other.
 
-    `clock` gives each instant to a phase, `events` notes what the loop does, `paging` counts the
-    pages that a step asks for; a sampler of lines works in a window of its own. Whoever feeds it
+    `clock` gives each instant to a phase, `events` notes what the loop does, and the pages that a
+    step asks for are counted; a sampler of lines works in a window of its own. Whoever feeds it
     calls `begin` before the first batch, moves the clock, and ends each step with `mark_step` and
     `commit`; `is_over` says when enough has been seen.
 
@@ -65,7 +70,7 @@ class Recorder:
     ) -> None:
         self.clock = PhaseClock()
         self.events = Events()
-        self.paging = Paging()
+        self._paging = Paging()
         self.steps = 0
         """Steps taken, whether they are timed or not."""
         self.is_beginning = True
@@ -96,11 +101,13 @@ class Recorder:
         self._naming_until = 0.0
         self._step_began = 0.0
         self._began = 0.0
+        self._looks_at = 0.0
 
     def run_on(self, device: str) -> None:
         """Go on with the clock of the device that the model is on: before, nobody touches one."""
         clock = phase_clock(device)
         if clock.name != self.clock.name:
+            self._take_ended()
             self.clock = clock
             for sampler in (self._lines, self._spots):
                 if sampler is not None:
@@ -149,11 +156,17 @@ class Recorder:
     def count_step(self) -> None:
         """Count a step."""
         self.steps += 1
+        self._note_count()
+
+    def _note_count(self) -> None:
+        """Note what depends on how many steps were counted."""
         self.is_beginning = self.steps <= self._TOLD
-        self.paging.step_ends()
+        if self.steps == SETTLED:
+            self._paging.begin()
 
     def mark_step(self) -> None:
         """Everything up to now belongs to the step that is being made."""
+        self._take_ended()
         self.clock.mark_boundary()
         self._is_open = True
 
@@ -167,6 +180,41 @@ class Recorder:
         seconds, self._step_began = now - self._step_began, now
         self._tell_step_s(seconds)
         self._is_slow = self._is_slow or seconds >= SLOW_STEP_S
+
+    def end_step(self, epochs: Sequence[Sequence[int]]) -> None:
+        """Count, mark, tell and close a step that nothing goes on with, and check the limits.
+
+        What need not be done in every step is done for many at once: what a step runs next to a
+        model's kernels is in no cache.
+
+        Args:
+            epochs: see `check_limits`.
+        """
+        self.steps += 1
+        self.clock.end_step()
+        now = _monotonic()
+        if now < self._looks_at and SETTLED < self.steps < self._limits.steps:
+            return
+        self._looks_at = now + _LOOKS_EVERY_S
+        self._note_count()
+        self._take_ended()
+        if self.is_beginning:
+            self.tell_step()
+        self.check_limits(epochs)
+
+    def page_means(self) -> tuple[float, float]:
+        """Return the page faults of a step, and the system's own ms, see `Paging.step_means`."""
+        self._paging.steps = self.steps - SETTLED
+        return self._paging.step_means()
+
+    def look_soon(self) -> None:
+        """Check the limits at the end of the next step: an epoch of a loader has begun."""
+        self._looks_at = 0.0
+
+    def _take_ended(self) -> None:
+        rows = self.clock.take_ended()
+        if not self._is_naming:
+            self._rows += rows
 
     def commit(self) -> None:
         """Close the step that was marked, if there is one."""
@@ -196,6 +244,7 @@ class Recorder:
     def end_timing(self) -> None:
         """Time no more steps; sample lines in further ones, if that is wanted and not yet done."""
         self.is_timed = True
+        self._take_ended()
         self.clock.flush(self._rows)
         if self._spots is not None:
             self._spots.stop()
@@ -212,6 +261,7 @@ class Recorder:
     def close(self) -> None:
         """Close the last step, wait for the device, and end the sampling of lines."""
         self.commit()
+        self._take_ended()
         self.clock.flush(self._rows)
         if self._lines is not None:
             self._hottest = self._lines.stop()
@@ -222,6 +272,7 @@ class Recorder:
 
     def means_ms(self) -> tuple[float, ...]:
         """Return the ms of each phase in the mean step so far, the first one not counted."""
+        self._take_ended()
         rows = self._rows[1:] or self._rows
         return tuple(sum(column) / len(rows) / 1e6 for column in zip(*rows, strict=True))
 

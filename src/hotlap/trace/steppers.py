@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.task import OptimizerFacts
+from hotlap.trace import frames
+from hotlap.trace.facts import optimizer_facts
 from hotlap.trace.identity import IdentityTable
 
 _ROUNDS_WITHOUT = 2
@@ -34,6 +36,14 @@ class Steppers:
         self._known: IdentityTable[Stepper] = IdentityTable()
         self.find = self._known.get
         """Returns the place of an optimizer that has been placed, else None."""
+
+    def find_or_place(self, optimizer: Any) -> Stepper:
+        """Return the place of an optimizer that the user's code is stepping."""
+        stepper = self.find(optimizer)
+        if stepper is not None:
+            return stepper
+        where = frames.location_of(frames.caller())
+        return self.place(optimizer, optimizer_facts(optimizer, where))
 
     def place(self, optimizer: Any, facts: OptimizerFacts) -> Stepper:
         """Return the place of an optimizer that is stepped for the first time."""

@@ -9,6 +9,7 @@ from hotlap.nested import tensors
 from hotlap.trace import frames
 from hotlap.trace.learning import BatchSizeFacts
 
+_NUMBERS = (float, int)
 _MOST = 32
 """Different sizes that are kept: a run with more has batches by their number of tokens."""
 
@@ -57,7 +58,7 @@ class BatchSizes:
             self._optimizer = optimizer
         # Some optimizers have none; a tensor on a device would have to be waited for.
         rate = optimizer.param_groups[0].get("lr")
-        if optimizer is not self._optimizer or not isinstance(rate, float | int):
+        if optimizer is not self._optimizer or not isinstance(rate, _NUMBERS):
             self._is_known = False
         if not self._is_known or not self._waiting:
             return

@@ -9,6 +9,7 @@ from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.missing_gradients import MissingGradients, parameters_of
 from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
@@ -24,14 +25,13 @@ from hotlap.trace.learning import (
     EvaluationFacts,
     Learning,
     SavedFacts,
-    WithoutGradient,
     WorkerFacts,
 )
 
 _CHECKS = 8
 """First backward passes that are looked at for gradients of the step before."""
-_STEPS = 64
-"""First steps of each optimizer that are looked at for parameters without a gradient."""
+_FORWARDS = 64
+"""First forwards whose outputs are looked at, if none of them is float16."""
 _HALF = torch.float16
 # Names of watchers, see `SafeCalls`.
 _BATCH_SIZES = "batch sizes"
@@ -46,6 +46,7 @@ _SCALERS = "scalers"
 _SCHEDULES = "schedules"
 _WORKERS = "workers"
 _is_autocast_enabled = torch.is_autocast_enabled
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 @dataclass
@@ -57,16 +58,6 @@ class _Evaluated:
     with_gradients: int = 0
     modules: set[int] = field(default_factory=set)
     """Identities of those that were called."""
-
-
-@dataclass
-class _Held:
-    """Parameters of one optimizer without a gradient at any step so far."""
-
-    optimizer: Any
-    where: str
-    without: set[int]
-    steps: int = 0
 
 
 class WatchLearning(Part):
@@ -96,13 +87,14 @@ class WatchLearning(Part):
         self._changed = ChangedGradients()
         self._saved: list[SavedFacts] = []
         self._unsafe: list[str] = []
-        self._held: dict[int, _Held] = {}
-        """By the identity of the optimizer, which is kept."""
+        self._missing = MissingGradients()
         self._roots: list[Any] = []
         self._kinds: dict[int, str | None] = {}
         """Identity of each root -> the kind of its device, None if autocast does not know it."""
         self._is_narrow = False
         """The newest training forward computed in float16."""
+        self._has_half = False
+        """A forward has returned float16."""
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
         self._has_scaled = False
@@ -127,7 +119,7 @@ class WatchLearning(Part):
             saved=seen_by(_SAVED, lambda: tuple(dict.fromkeys(self._saved))),
             unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
             inputs=seen_by(INPUTS, self._inputs.facts),
-            without_gradient=seen_by(_GRADIENTS, self._facts_without_gradient),
+            without_gradient=seen_by(_GRADIENTS, lambda: self._missing.facts(self._roots)),
             workers=seen_by(_WORKERS, self._worker_facts),
             forwards=self._forwards,
             kept_gradients=kept,
@@ -150,7 +142,12 @@ class WatchLearning(Part):
             self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
 
     def hears(self, name: str) -> bool:
-        wanted = {"batch_ends": bool(self._workers), "backward_ends": self._changed.is_open}
+        wanted = {
+            "batch_ends": bool(self._workers),
+            "forward_ends": self._forwards < _FORWARDS or self._has_half,
+            "backward_ends": self._changed.is_open,
+            "zeroing_begins": bool(self._in_evaluation),
+        }
         return super().hears(name) and wanted.get(name, True)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
@@ -168,20 +165,29 @@ class WatchLearning(Part):
         if self._undecided is not None:
             self._safely.call(_EVALUATIONS, self._decide)
         self._forwards += 1
-        self._safely.call(_BATCH_SIZES, self._batch_sizes.forward_begins, root, inputs)
+        # What every step pays for is called without anything in between.
+        if _BATCH_SIZES not in self._safely.failed:
+            try:
+                self._batch_sizes.forward_begins(root, inputs)
+            except Exception as error:
+                self._safely.note_failure(_BATCH_SIZES, error)
+        self._is_narrow = _is_any_autocast_enabled() and self._computes_in_half(root)
+        return inputs
+
+    def _computes_in_half(self, root: Any) -> bool:
+        """Return whether autocast is on, and makes a model compute in float16."""
         kind = self._kinds[id(root)]
-        self._is_narrow = (
+        return (
             kind is not None
             and _is_autocast_enabled(kind)
             and torch.get_autocast_dtype(kind) == _HALF
         )
-        return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root
         # In a forward that is decorated, autocast is on inside only.
         if not self._is_narrow and getattr(output, "dtype", None) is _HALF:
-            self._is_narrow = True
+            self._is_narrow = self._has_half = True
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._safely.call(_EVALUATIONS, self._look_at_evaluation, module, (args, kwargs), output)
@@ -190,7 +196,10 @@ class WatchLearning(Part):
         self._decide()
         where = frames.location_of(frames.caller())
         if not module.training:
+            is_first = not self._in_evaluation
             self._in_evaluation.add(id(module))
+            if is_first:
+                self._session.bind()
         if torch.is_grad_enabled():
             if _has_graph(output):
                 self._undecided = (module, where, _asks_for_gradient(inputs))
@@ -205,31 +214,33 @@ class WatchLearning(Part):
             undecided, self._undecided = self._undecided[0], None
             self._forwards += 1
             is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
-        self._safely.call(_LOSSES, self._add_loss, loss, is_evaluating)
+        if _LOSSES not in self._safely.failed:
+            try:
+                self._losses.add(
+                    self._events.newest,
+                    loss,
+                    is_narrow=self._is_narrow,
+                    is_scaled=self._has_scaled and loss in self._scaled,
+                    is_evaluating=is_evaluating,
+                )
+            except Exception as error:
+                self._safely.note_failure(_LOSSES, error)
         if self._looked < _CHECKS:
             self._safely.call(_KEPT, self._look_for_gradients)
 
     def backward_ends(self) -> None:
         # Of several optimizers nothing is said; before the first step none is known.
-        if self._changed.is_open and len(self._held) == 1:
-            (held,) = self._held.values()
-            self._safely.call(_CHANGED, self._changed.backward_ends, held.optimizer)
-
-    def _add_loss(self, loss: Any, is_evaluating: bool) -> None:
-        self._losses.add(
-            self._events.newest,
-            loss,
-            is_narrow=self._is_narrow,
-            is_scaled=self._has_scaled and loss in self._scaled,
-            is_evaluating=is_evaluating,
-        )
+        optimizer = self._missing.only_optimizer
+        if self._changed.is_open and optimizer is not None:
+            self._safely.call(_CHANGED, self._changed.backward_ends, optimizer)
 
     def _look_for_gradients(self) -> None:
         """Look in the first backward after a step for the gradients of that step."""
         before, self._looked_at = self._looked_at, self._session.steps
-        if before != self._looked_at and len(self._held) == 1:
+        optimizer = self._missing.only_optimizer
+        if before != self._looked_at and optimizer is not None:
             self._looked += 1
-            self._kept += _has_gradients(next(iter(self._held.values())).optimizer)
+            self._kept += _has_gradients(optimizer)
 
     def loss_scaled(self, scaled: Any, given: Any) -> None:
         del given
@@ -268,26 +279,23 @@ class WatchLearning(Part):
         self._unsafe.append(frames.location_of(frames.caller()))
 
     def step_begins(self, optimizer: Any) -> None:
-        if self._changed.is_open:
-            self._safely.call(_CHANGED, self._changed.step_begins)
         if self._losses.has_waiting:
             self._losses.step_begins()
+        if _BATCH_SIZES not in self._safely.failed:
+            try:
+                self._batch_sizes.step_begins(optimizer)
+            except Exception as error:
+                self._safely.note_failure(_BATCH_SIZES, error)
+        if id(optimizer) not in self._missing.seen:
+            self._look_at_early_step(optimizer)
+
+    def _look_at_early_step(self, optimizer: Any) -> None:
+        """Look at one of the first steps of an optimizer."""
+        if self._changed.is_open:
+            self._safely.call(_CHANGED, self._changed.step_begins)
         if self._inputs.is_open:
             self._safely.call(INPUTS, self._inputs.step_begins, optimizer)
-        self._safely.call(_BATCH_SIZES, self._batch_sizes.step_begins, optimizer)
-        held = self._held.get(id(optimizer))
-        if held is None or held.steps < _STEPS:
-            self._safely.call(_GRADIENTS, self._look_for_none, optimizer, held)
-
-    def _look_for_none(self, optimizer: Any, held: _Held | None) -> None:
-        """Look for parameters that no backward has given a gradient."""
-        without = {id(p) for p in _parameters(optimizer) if p.requires_grad and p.grad is None}
-        if held is None:
-            where = frames.location_of(frames.caller())
-            held = _Held(optimizer, where, without)
-            self._held[id(optimizer)] = held
-        held.without &= without
-        held.steps += 1
+        self._safely.call(_GRADIENTS, self._missing.step_begins, optimizer)
 
     def _decide(self) -> None:
         """No backward has followed the newest forward in evaluation mode."""
@@ -321,25 +329,6 @@ class WatchLearning(Part):
     def _worker_facts(self) -> tuple[WorkerFacts, ...]:
         return tuple(each.facts() for each in self._workers.values())
 
-    def _facts_without_gradient(self) -> tuple[WithoutGradient, ...]:
-        return tuple(filter(None, map(self._without_gradient, self._held.values())))
-
-    def _without_gradient(self, held: _Held) -> WithoutGradient | None:
-        names = [
-            name
-            for root in self._roots
-            for name, each in root.named_parameters()
-            if id(each) in held.without
-        ]
-        if not names:
-            return None
-        of = sum(1 for _ in _parameters(held.optimizer))
-        return WithoutGradient(held.where, len(names), of, held.steps, tuple(names[:3]))
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [each for group in optimizer.param_groups for each in group["params"]]
-
 
 def _kind_of(root: Any) -> str:
     """Return the kind of a model's device, if there is autocast on it."""
@@ -372,7 +361,7 @@ def _requires_gradient(leaf: Any) -> bool:
 
 def _has_gradients(optimizer: Any) -> bool:
     """Return whether the first gradient that is there has numbers other than 0."""
-    for parameter in _parameters(optimizer):
+    for parameter in parameters_of(optimizer):
         gradient = parameter.grad
         if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
             return bool((gradient != 0).any())

@@ -25,7 +25,6 @@ from hotlap.trace.facts import (
     count_steps_per_epoch,
     device_of,
     loader_facts,
-    optimizer_facts,
     place_of,
     plan_by_rounds,
     plan_steps,
@@ -93,6 +92,8 @@ class Watch(Part):
         self._starts: list[list[int]] = []
         """Of each training loader."""
         self._backwards = 0
+        self._last: tuple[Callable[[], Any], Stepper | None] = (lambda: None), None
+        """What stepped last, and its place in the loop."""
         self._stepping: Stepper | None = None
         """The place in the loop whose step is being made."""
         self._outer = OTHER
@@ -146,6 +147,7 @@ class Watch(Part):
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.begin(self.steps, loader)
+        self.recorder.look_soon()
         if self.wants_events:
             self.recorder.events.note(self.steps, event_kinds.LOADER_BEGUN)
         iterator._hotlap_loader = known
@@ -162,7 +164,8 @@ class Watch(Part):
         if recorder.setup_s == 0.0:
             recorder.begin()
         known = getattr(iterator, "_hotlap_loader", None)
-        recorder.clock.enter(DATA if known is None or known.feeds_steps else OTHER)
+        clock = recorder.clock
+        clock.note((DATA if known is None or known.feeds_steps else OTHER, clock.now()))
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
             known.function = next(iter(frames.stack(frames.caller())), None)
@@ -176,7 +179,8 @@ class Watch(Part):
                 self._read.append(known)
             if self.recorder.is_timed and known.training:
                 self._padded.look(batch, frames.caller())
-        self.recorder.clock.enter(OTHER)
+        clock = self.recorder.clock
+        clock.note((OTHER, clock.now()))
         return batch
 
     def root_found(self, module: Any) -> None:
@@ -200,7 +204,8 @@ class Watch(Part):
         recorder = self.recorder
         if recorder.setup_s == 0.0:
             recorder.begin()
-        recorder.clock.enter(FORWARD)
+        clock = recorder.clock
+        clock.note((FORWARD, clock.now()))
         return inputs
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -213,7 +218,8 @@ class Watch(Part):
 
     def backward_begins(self, loss: Any) -> None:
         recorder = self.recorder
-        recorder.clock.enter(BACKWARD)
+        clock = recorder.clock
+        clock.note((BACKWARD, clock.now()))
         if self.wants_events:
             recorder.events.note(recorder.steps, event_kinds.BACKWARD)
         if self.wrappers.known:
@@ -235,18 +241,20 @@ class Watch(Part):
 
     def backward_ends(self) -> None:
         # In a closure that the step has called, as Lightning's, the update follows.
-        self.recorder.clock.enter(OTHER if self._stepping is None else OPTIMIZER)
+        clock = self.recorder.clock
+        clock.note((OTHER if self._stepping is None else OPTIMIZER, clock.now()))
 
     def zeroing_begins(self) -> None:
         recorder = self.recorder
         clock = recorder.clock
-        self._outer = clock.current
-        clock.enter(OPTIMIZER)
+        self._outer = clock.marks[-1][0]
+        clock.note((OPTIMIZER, clock.now()))
         if self.wants_events:
             recorder.events.note(recorder.steps, event_kinds.ZERO_GRAD)
 
     def zeroing_ends(self) -> None:
-        self.recorder.clock.enter(self._outer)
+        clock = self.recorder.clock
+        clock.note((self._outer, clock.now()))
 
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
@@ -256,17 +264,18 @@ class Watch(Part):
         if self._may_capture and process_settings.is_capturing():
             # It would be waited for in vain: a replay calls no optimizer.
             self._session.channel.send("refused", error=_CAPTURED)
-        stepper = self.steppers.find(optimizer)
-        if stepper is None:
-            facts = optimizer_facts(optimizer, frames.location_of(frames.caller()))
-            stepper = self.steppers.place(optimizer, facts)
+        last, stepper = self._last
+        if stepper is None or last() is not optimizer:
+            stepper = self.steppers.find_or_place(optimizer)
+            self._last = weakref.ref(optimizer), stepper
         recorder = self.recorder
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0 and len(self.steppers.all) > 1:
             recorder.commit()
         if recorder.is_beginning:
             recorder.note_part(frames.caller())
-        recorder.clock.enter(OPTIMIZER)
+        clock = recorder.clock
+        clock.note((OPTIMIZER, clock.now()))
         self._stepping = stepper
         if self.wants_events:
             recorder.events.note(recorder.steps, event_kinds.OPTIMIZER_STEP)
@@ -276,7 +285,8 @@ class Watch(Part):
         self._stepping = None
 
     def step_ends(self, optimizer: Any) -> None:
-        self.recorder.clock.enter(OTHER)
+        clock = self.recorder.clock
+        clock.note((OTHER, clock.now()))
         stepper = self._stepping
         if stepper is not None and stepper.steps == 0:
             self._settings.note_gradients(optimizer)
@@ -291,9 +301,13 @@ class Watch(Part):
         assert stepper is not None, "a step ended that had not begun"
         recorder = self.recorder
         stepper.steps += 1
-        if stepper.number == 0:
-            recorder.count_step()
-        recorder.mark_step()
+        is_alone = len(self.steppers.all) == 1
+        if is_alone:
+            recorder.end_step(self._starts)
+        else:
+            if stepper.number == 0:
+                recorder.count_step()
+            recorder.mark_step()
         steps = recorder.steps
         if self._others:
             self._others.clear()
@@ -302,14 +316,12 @@ class Watch(Part):
             self._stack = frames.stack(frames.caller())
         if not self._starts and self.wants_events and self._rounds.is_open:
             self._rounds.step_done(steps, frames.loops_around(frames.caller()))
-        if stepper.number == 0:
-            if recorder.is_beginning:
+        if stepper.number == 0 and self.wrappers.known:
+            self.wrappers.step_done(steps)
+        if not is_alone:
+            if stepper.number == 0:
                 recorder.tell_step()
-            if self.wrappers.known:
-                self.wrappers.step_done(steps)
-        if len(self.steppers.all) == 1:
-            recorder.commit()
-        recorder.check_limits(self._starts)
+            recorder.check_limits(self._starts)
         if recorder.is_over:
             self._then(self)
 
@@ -358,7 +370,7 @@ class Watch(Part):
             per_epoch = self._rounds.steps
             if planned is None:
                 planned, why = plan_by_rounds(self._rounds, self._loops) or (planned, why)
-        page_faults, system_ms = self.recorder.paging.step_means()
+        page_faults, system_ms = self.recorder.page_means()
         device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=device_of(self.roots),
@@ -381,19 +393,3 @@ class Watch(Part):
             padding=self._padded.facts(),
             **self._settings.facts(self.roots),
         )
-
-
-class Losses(Part):
-    """Reports every loss that was seen.
-
-    Args:
-        watch: what has seen them.
-    """
-
-    wants_phases = True
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def report(self) -> dict[str, Any]:
-        return {"losses": self._watch.recorder.losses()}

@@ -9,8 +9,6 @@ import torch
 from hotlap.attach.on_ranks import rank_in_group
 from hotlap.attach.roles.session import Part, Session
 from hotlap.device.accelerator import device_of
-from hotlap.trace import frames
-from hotlap.trace.facts import optimizer_facts
 from hotlap.trace.recorder import number_of
 from hotlap.trace.steppers import Steppers
 from hotlap.track.losses import DeferredLosses
@@ -104,10 +102,7 @@ class RecordLosses(Part):
             self._are_too_many = True
 
     def _count(self, optimizer: Any) -> None:
-        stepper = self._steppers.find(optimizer)
-        if stepper is None:
-            where = frames.location_of(frames.caller())
-            stepper = self._steppers.place(optimizer, optimizer_facts(optimizer, where))
+        stepper = self._steppers.find_or_place(optimizer)
         stepper.steps += 1
         if stepper.number == 0:
             self._steps += 1

@@ -17,7 +17,6 @@ from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 _BEGINNINGS = (
     "batch_begins",
     "evaluation_forward_ends",
-    "backward_begins",
     "zeroing_begins",
     "gradients_unscaled",
     "loss_scaled",
@@ -26,8 +25,6 @@ _BEGINNINGS = (
     "object_saved",
     "file_loaded_unsafely",
 )
-_PASSED_ON = ("batch_ends", "forward_begins")
-"""What is told with something that a part may replace."""
 _ENDINGS = ("forward_ends", "backward_ends", "zeroing_ends")
 
 
@@ -79,7 +76,6 @@ class Session(Listener):
         self.ranks = 1
         """Processes that train one model, as seen at the first step."""
         self.parts: Sequence[Part] = ()
-        self._at_begin: Sequence[Callable[[Any], None]] = ()
         self._at_end: Sequence[Callable[[Any], None]] = ()
         self._once_done: Sequence[Callable[[Any], None]] = ()
         self.wants_roots = plan.wants("model")
@@ -93,10 +89,10 @@ class Session(Listener):
         self.wants_losses = any(part.wants_losses for part in parts)
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
-        self._bind()
+        self.bind()
 
-    def _bind(self) -> None:
-        """Let the seams call what the parts hear of, and nothing in between.
+    def bind(self) -> None:
+        """Let the seams call what the parts hear of now, and nothing in between.
 
         Each function is paid for in every step: after a model's kernels it is in no cache.
         """
@@ -104,9 +100,11 @@ class Session(Listener):
             setattr(self, name, _telling(self._hearers(name)))
         for name in _ENDINGS:
             setattr(self, name, _telling(self._hearers(name)[::-1]))
-        for name in _PASSED_ON:
-            setattr(self, name, _passing_on(self._hearers(name)))
-        self._at_begin = self._hearers("step_begins")
+        self.batch_ends = _passing_on(self._hearers("batch_ends"))
+        self.at_forward = self._hearers("forward_begins")
+        self.at_backward = self._hearers("backward_begins")
+        of_plan = (self.plan.step_begins,) if self.plan.follows_steps else ()
+        self.at_step = (*of_plan, *self._hearers("step_begins"))
         self._at_end = self._hearers("step_ends")[::-1]
         self._once_done = self._hearers("step_done")
 
@@ -120,7 +118,7 @@ class Session(Listener):
         self.plan.iterator_made(loader, iterator)
         for part in self.parts:
             part.iterator_made(loader, iterator)
-        self._bind()
+        self.bind()
 
     def optimizer_made(self, optimizer: Any) -> None:
         for part in self.parts:
@@ -140,14 +138,8 @@ class Session(Listener):
         self.plan.root_found(module)
         for part in self.parts:
             part.root_found(module)
-        self._bind()
+        self.bind()
         return True
-
-    def step_begins(self, optimizer: Any) -> None:
-        if self.plan.follows_steps:
-            self.plan.step_begins(optimizer)
-        for hear in self._at_begin:
-            hear(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         for hear in self._at_end:

@@ -189,7 +189,7 @@ class _Watched:
         built, task = self.built, self.trial.task
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
-        page_faults, system_ms = self.recorder.paging.step_means()
+        page_faults, system_ms = self.recorder.page_means()
         device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=built.device.partition(":")[0],

@@ -1,0 +1,72 @@
+"""Parameters that an optimizer holds, and that no backward gives a gradient."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.trace import frames
+from hotlap.trace.learning import WithoutGradient
+
+_STEPS = 64
+"""First steps of each optimizer that are looked at."""
+
+
+@dataclass
+class _Held:
+    """Parameters of one optimizer without a gradient at any step so far."""
+
+    optimizer: Any
+    where: str
+    without: set[int]
+    steps: int = 0
+
+
+class MissingGradients:
+    """Looks at the first steps of each optimizer."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+        """By the identity of the optimizer, which is kept."""
+        self.seen: set[int] = set()
+        """Identities of the optimizers that need not be looked at any more."""
+
+    @property
+    def only_optimizer(self) -> Any:
+        """The one optimizer that has been stepped, None before the first step or of several."""
+        return next(iter(self._held.values())).optimizer if len(self._held) == 1 else None
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Look for parameters that no backward has given a gradient."""
+        without = {id(p) for p in parameters_of(optimizer) if p.requires_grad and p.grad is None}
+        held = self._held.get(id(optimizer))
+        if held is None:
+            where = frames.location_of(frames.caller())
+            held = self._held[id(optimizer)] = _Held(optimizer, where, without)
+        held.without &= without
+        held.steps += 1
+        if held.steps == _STEPS:
+            self.seen.add(id(optimizer))
+
+    def facts(self, roots: Sequence[Any]) -> tuple[WithoutGradient, ...]:
+        """Return what was seen.
+
+        Args:
+            roots: the trained modules, which know the names of parameters.
+        """
+        found = (_facts_of(held, roots) for held in self._held.values())
+        return tuple(each for each in found if each is not None)
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return everything that an optimizer holds."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _facts_of(held: _Held, roots: Sequence[Any]) -> WithoutGradient | None:
+    names = [
+        name for root in roots for name, each in root.named_parameters() if id(each) in held.without
+    ]
+    if not names:
+        return None
+    of = len(parameters_of(held.optimizer))
+    return WithoutGradient(held.where, len(names), of, held.steps, tuple(names[:3]))

@@ -35,7 +35,8 @@ PRINTED = {
     ),
     "_Irregular": (
         "the shapes of a batch of {} samples cannot be inferred from batches of 2 and 3 samples: "
-        "{part}. Or use a batch size of at most {}, for which a whole batch is read instead."
+        "{part}. Or use a batch size of at most {} in the task: then a whole batch is read "
+        "instead."
     ),
 }
 """What becomes part of another message -> that message, which is what the user reads."""

@@ -65,8 +65,9 @@ def example() -> Path:
         if (folder / "fashion_mnist" / "plain.py").is_file():
             return folder / "fashion_mnist"
     raise MissingFile(
-        f"the demo's example script was not found in '{package}' or next to it, so the "
-        "installation is incomplete. Install hotlap again."
+        "the demo's example script, fashion_mnist/plain.py, was not found in "
+        f"'{package / '_examples'}', so the installation of hotlap is incomplete. Install hotlap "
+        "again."
     )
 
 

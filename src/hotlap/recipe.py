@@ -112,12 +112,17 @@ class Recipe:
         except UnknownOptionError as error:
             given = error.token.keyword or error.token.value
             message = unknown_name(given, self._options(), f"{self.path}: option")
+            if not self.parameters():
+                message = (
+                    f"{self.path}: option '{given}' is not known, as task() has no parameters. "
+                    "Remove the option, or add a parameter, as in `def task(*, lr: float = 0.1)`."
+                )
             raise UnknownName(message) from error
         except CycloptsError as error:
             allowed = ", ".join(self._options())
             raise UsageError(
-                f"{self.path}: {str(error).rstrip('.')}. Check the arguments after the recipe; its "
-                f"own options are {allowed or 'none'}."
+                f"{self.path}: {str(error).rstrip('.')}. Check the arguments after the recipe; the "
+                f"options that its task() takes are {allowed or 'none'}."
             ) from error
         return bound
 
@@ -246,9 +251,11 @@ def load(path: str | Path) -> Recipe:
     module = _import_recipe(path)
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
+        kind = type(function).__name__
+        found = "no function `task`" if function is None else f"a `task` of type {kind}"
         raise UsageError(
-            f"recipe '{path}' has no function `task`. Add `def task(...) -> hotlap.Task`, or use "
-            f"`hotlap run {path}` if it is a script."
+            f"recipe '{path}' has {found}. Expected: a function `def task(...) -> hotlap.Task`. "
+            f"Add it, or use `hotlap run {path}` if the file is a script."
         )
     return Recipe(path, function)
 

@@ -174,7 +174,7 @@ def test_a_page_that_cannot_be_written_is_said_before_anything_starts(
     ):
         assert cli.main([command, "train.py", "--page", page]) == 2
         err = capsys.readouterr().err
-        assert f"--page {page}" in err and words in err and "it was started" not in err
+        assert page in err and words in err and "it was started" not in err
 
 
 @pytest.mark.parametrize(

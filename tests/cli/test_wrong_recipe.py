@@ -117,7 +117,7 @@ def test_a_current_folder_that_was_removed_is_said(
         ),
         ("data=data", "data=hotlap_bad(data, 64.0)", "returned 64.0. Return the number of samples"),
         ("data=data", "data=hotlap_bad(data, None)", "returned None. Return the number of samples"),
-        ("data=data", "data=data, held_out=hotlap_bad(data, -1)", "len(held_out)"),
+        ("data=data", "data=data, held_out=hotlap_bad(data, -1)", "of the task's held_out"),
     ],
 )
 def test_a_recipe_that_cannot_be_trained_says_why(

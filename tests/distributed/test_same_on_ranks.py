@@ -134,7 +134,7 @@ def test_a_checkpoint_that_one_rank_cannot_load_is_used_by_none(
     monkeypatch.setattr(beginning, "restore", restored)
     found = begun(run_dir, lambda _: newest)
     if damaged == (1,):
-        assert "that checkpoint is damaged, so not loaded on rank 1" in said_by_all(found)
+        assert "' is damaged, so not loaded on rank 1" in said_by_all(found)
         return
     # All of them go on from the one before.
     assert [each.position.step for each in found] == [older.step] * 2
@@ -158,7 +158,7 @@ def test_other_weights_to_begin_with_are_refused() -> None:
         check_given({"a": torch.ones(2), "b": torch.ones(2) + reduce.rank}, "w.pt", reduce)
 
     words = said_by_all(on_ranks(2, check))
-    assert words.startswith("'b' in 'w.pt' is another one on rank 1 than on rank 0")
+    assert words.startswith("'b' in 'w.pt' differs between rank 1 and rank 0")
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_a_run_goes_on_at_another_level_and_with_other_ranks(
     ("case", "words"),
     [
         ("short of memory", "step 3 ran out of memory on rank 1"),
-        ("a block that some ranks use", "but the first batch called 'the end'"),
+        ("a block that some ranks use", "but the first batch reached 'the end of the model'"),
         ("a block that one rank skips", "but other ranks call another block"),
         ("beside the model", "called the module '1' directly"),
         ("a short stream", "step 1 has 1 samples for 2 ranks"),

@@ -169,7 +169,7 @@ def test_a_buffer_that_cannot_be_saved_is_said_before_the_first_step(
         made.register_buffer("mask", buffer)
         return made
 
-    with pytest.raises(UsageError, match=f"the model's 'mask' has dtype {buffer.dtype}"):
+    with pytest.raises(UsageError, match=f"the model's tensor 'mask' has dtype {buffer.dtype}"):
         hotlap.train(task(model=model, loss=counted), run_dir=tmp_path)
     assert not taken and numbers(tmp_path) == []
     # Without a folder it is trained, and evaluated.

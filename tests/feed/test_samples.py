@@ -174,7 +174,7 @@ def test_rows_that_begin_to_differ_end_the_run() -> None:
     source = Source(data, 8)
     list(source.epoch(0))
     data.transform = of_the_batch
-    with pytest.raises(hotlap.RunError, match="after 6 batches in which both agreed"):
+    with pytest.raises(hotlap.RunError, match="after 6 batches in which `__getitems__` agreed"):
         list(source.epoch(1))
 
 

@@ -53,7 +53,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
     try:
-        with pytest.raises(StorageError, match="Free some space, and run the same `hotlap"):
+        with pytest.raises(StorageError, match="Free some space, and run this `hotlap"):
             journal.append({"kind": "job", "n": 1})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -97,7 +97,7 @@ def test_a_narrow_range_is_not_rounded_to_its_ends(kind: Any) -> None:
         (lambda: hotlap.PowerOfTwo(16, 100), "100.*powers of two"),
         (lambda: hotlap.Choice(), "no values"),
         (lambda: hotlap.Choice([1], [2]), "list.*numbers, strings and bools"),  # pyright: ignore
-        (lambda: hotlap.Choice(Bits.ONE), "Bits.*an Enum that is no Flag"),
+        (lambda: hotlap.Choice(Bits.ONE), "Bits.*an Enum that is not a Flag"),
         (lambda: hotlap.Derived(lambda: 1), "without arguments"),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_derived_value_need_not_be_there_at_the_middle() -> None:
 
 def test_a_derived_value_that_the_recipe_does_not_take_is_refused_at_once() -> None:
     # At the middle, 5, it is an integer.
-    with pytest.raises(UsageError, match=r"for depth=\d\. Use .*round.*--width \d+\.5 is not"):
+    with pytest.raises(UsageError, match=r"for depth=\d\. Return .*round.*--width \d+\.5 is not"):
         space_of(depths(lambda depth: (depth - 1) * 1.5))
     assert space_of(depths(lambda depth: depth * 2.0)).complete({"depth": 3})["width"] == 6.0
 

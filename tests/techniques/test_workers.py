@@ -144,7 +144,7 @@ def test_who_rounds_otherwise_in_one_thread_is_refused() -> None:
         return FeedTarget(Source(Reading(True), 4), own_order=True)
 
     for make in (lambda: FeedTarget(DataLoader(Reading(True), 4)), engines):
-        with pytest.raises(Refusal, match="is another one where torch computes it in one thread"):
+        with pytest.raises(Refusal, match="has other values if torch computes it in one thread"):
             TECHNIQUE.apply(make(), OPTIONS)
     # In workers of its own it was computed in one thread before.
     loader = DataLoader(Reading(True), 4, num_workers=2)

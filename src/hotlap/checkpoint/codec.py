@@ -48,8 +48,8 @@ def encode(value: Any, where: str) -> Any:
         return {_TAG: kind, "pairs": pairs}
     raise UsageError(
         f"{where} holds a {type(value).__name__}, which a checkpoint cannot store. Expected: "
-        "numbers, strings, scalar tensors, and lists, tuples and dicts of these. Convert the "
-        "value to one of these types."
+        "numbers, strings, None, scalar tensors, and lists, tuples and dicts of these. Convert the "
+        f"{type(value).__name__} to one of these types where your code stores it."
     )
 
 

@@ -28,12 +28,12 @@ def check_path(path: Path) -> None:
         if error.errno == errno.ENAMETOOLONG:
             raise UsageError(
                 f"the path '{shown}' has {len(text)} characters, too many for this file system. "
-                "Use a shorter path."
+                "Use a shorter path, with names of at most 255 bytes."
             ) from error
     except ValueError as error:
         raise UsageError(
-            f"the path {shown!r} is not valid: {error}. Remove the characters that no file name "
-            "can contain."
+            f"the path {shown!r} is not valid: {error}. Remove from it the characters that no file "
+            "name can contain, such as the null byte."
         ) from error
 
 

@@ -67,7 +67,8 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(held, Mapping):
         raise UsageError(
             f"'{path}' contains a {type(held).__name__}, not weights. Expected: a state dict, or a "
-            "dictionary that contains one. Save `model.state_dict()` with `torch.save`."
+            "dictionary that contains one. Save it in the script that made the model, with "
+            "`torch.save(model.state_dict(), FILE)`."
         )
     if is_state_dict(held):
         return without_compiled(held, path)
@@ -76,8 +77,8 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(
             f"'{path}' is a dictionary with the keys {', '.join(map(repr, list(held)[:8]))}. "
             "Expected: the model's state dict, alone or under one of the keys "
-            f"{', '.join(MODEL_KEYS)}. Save it with "
-            "`torch.save({'model': model.state_dict()}, FILE)`."
+            f"{', '.join(MODEL_KEYS)}. If another key holds it, save that part to a new file: "
+            "`torch.save(torch.load(FILE)[KEY], NEW_FILE)`."
         )
     return without_compiled(found, path)
 
@@ -120,7 +121,8 @@ def fit_to_model(
     else:
         broken = [name for name in found if _is_broken(found[name], wanted.get(name))]
         if broken:
-            problems.append(f"NaN or infinite values in {_list_some(broken)}")
+            why = "use a file that was saved before these appeared"
+            problems.append(f"NaN or infinite values in {_list_some(broken)} ({why})")
         complexes = [
             name
             for name in found.keys() & wanted.keys()
@@ -132,7 +134,7 @@ def fit_to_model(
         raise UsageError(
             f"the weights in '{path}' cannot be used for this model: "
             f"{'; '.join(problems).strip()}. Use a file that was saved from the same model, or "
-            "change model() in the recipe to match it."
+            "change model() in the recipe to match the file."
         )
     return found
 
@@ -200,8 +202,8 @@ def unpickle(path: Path) -> Any:
     other = describe_other(path)
     if other is not None:
         raise UsageError(
-            f"'{path}' was not written by `torch.save`: it is {other}. Expected: a checkpoint of "
-            "the script, as `torch.save({'model': model.state_dict(), ...}, FILE)` writes it."
+            f"'{path}' was not written by `torch.save`: it is {other}. Expected: a file that your "
+            "script wrote, as in `torch.save({'model': model.state_dict(), ...}, FILE)`."
         )
     try:
         with (
@@ -250,8 +252,8 @@ def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[st
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(
             f"'{path}' holds the parameter '{twice}' twice: with the prefix '{_COMPILED}' that "
-            "torch.compile adds to its name, and without. Remove one of the two from the state "
-            "dict, and save the state dict again."
+            "torch.compile adds to its name, and without. Load the file, delete the name that your "
+            "model does not use from the state dict, and save the state dict to a new file."
         )
     return plain
 

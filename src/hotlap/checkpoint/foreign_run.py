@@ -160,8 +160,8 @@ def _read(path: Path) -> Mapping[Any, Any]:
     if not isinstance(held, Mapping):
         raise UsageError(
             f"'{path}' contains a {type(held).__name__}. Expected: a dictionary with the state "
-            "dicts of model and optimizer. Save it as `torch.save({'model': model.state_dict(), "
-            "'optimizer': optimizer.state_dict()}, FILE)`."
+            "dicts of model and optimizer. Save both in your script with `torch.save({'model': "
+            "model.state_dict(), 'optimizer': optimizer.state_dict()}, FILE)`."
         )
     return held
 
@@ -203,10 +203,11 @@ def _only(
 
 def _explain_absence(held: Mapping[Any, Any], part: str, path: Path) -> str:
     hint = (
-        f"Pass --keys {part}=KEY if another key holds it, or use --weights to start a new run from "
-        "the weights."
+        f"Pass --keys {part}=KEY if another key holds it, or use --weights '{path}' instead of "
+        "--continue, to start a new run from the weights."
         if part == "optimizer"
-        else f"Pass --keys {part}=KEY if another key holds it."
+        else f"Pass --keys {part}=KEY if another key holds it; otherwise add `'model': "
+        "model.state_dict()` to the dictionary that your script saves."
     )
     return (
         f"'{path}' has the keys {_list_keys(held)}, and {_EXPECTED[part]} is under none of "

@@ -123,7 +123,7 @@ class Lock:
         raise UsageError(
             f"{self._taken_by(owner)} That run is on another machine or in another container, so "
             "whether it has ended cannot be checked from here. If it has ended, delete "
-            f"'{self.path}' and start again."
+            f"'{self.path}' and start this run again."
         )
 
     def _taken_by(self, owner: Owner | None) -> str:

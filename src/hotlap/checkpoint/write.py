@@ -114,7 +114,7 @@ def is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path
         return True
     raise StorageError(
         f"checkpoint '{final}' already exists with other contents, so another run saves into this "
-        "folder. It was not overwritten. Pass a folder of its own to each run with --run-dir."
+        "folder. The checkpoint was not overwritten. Pass a new folder to this run with --run-dir."
     )
 
 

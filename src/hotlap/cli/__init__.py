@@ -146,7 +146,9 @@ def _dispatch(tokens: Sequence[str]) -> int:
     if tokens[0] not in COMMANDS:
         if tokens[0].startswith("-"):
             known = [*COMMANDS, "--help", "--version"]
-            raise UnknownName(unknown_name(tokens[0], known, "before a command, option"))
+            message = unknown_name(tokens[0], known, "command or option")
+            message += " Write the options of a command after it, as in `hotlap env --json`."
+            raise UnknownName(message)
         raise UnknownName(unknown_name(tokens[0], COMMANDS, "command"))
     from hotlap.cli.invoking import invoke
 

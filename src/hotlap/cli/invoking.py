@@ -24,7 +24,9 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     values = dict(given.values)
     if given.script is not None:
         _check_folder()
-        values["target"] = Target.parse(given.script).resolve()._replace(typed=tuple(argv))
+        before = " ".join(["hotlap", command.name, *command.positionals])
+        target = Target.parse(given.script, before).resolve()
+        values["target"] = target._replace(typed=tuple(argv))
     try:
         with _document_alone(given.is_document or bool(values.get("json"))):
             return given.function(**values) or 0

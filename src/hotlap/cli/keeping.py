@@ -54,7 +54,7 @@ def keep(run_dir: str | None, data: Mapping[str, Any], subject: Subject) -> None
         path = keep_finding(Path(run_dir), data["kind"], jsonout.document(data), subject.about())
     except OSError as error:
         raise RunError(
-            f"--run-dir {run_dir} could not be written: {error.strerror or error}. Choose another "
-            "folder."
+            f"the result could not be kept in --run-dir {run_dir}: {error.strerror or error}. "
+            "Check that this folder is writable and has free space, or choose another one."
         ) from error
     say(f"kept as {path}")

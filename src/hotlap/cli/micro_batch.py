@@ -34,7 +34,8 @@ class MicroBatchRequest:
         if is_auto and self.estimates:
             raise UsageError(
                 "--micro-batch auto runs trials, and --estimate runs nothing, so they cannot be "
-                "used together. Remove one of them, or pass a number, as in --micro-batch 16."
+                "used together. Remove --estimate, or pass a number of samples instead of `auto`, "
+                "as in --micro-batch 16."
             )
         if self.memory is not None and not (self.estimates or is_auto):
             raise UsageError(
@@ -64,11 +65,12 @@ class MicroBatchRequest:
         if size is not None:
             batch, own = task.logical_batch, task.most_samples
             return ChosenMicroBatch(with_micro_batch(plan, size, batch, own))
-        if detect_ranks(os.environ).world > 1:
+        if (world := detect_ranks(os.environ).world) > 1:
             raise UsageError(
-                "--micro-batch auto cannot be used on several devices. Run this command on one "
-                "device first, then pass the number that it prints instead of `auto`, as in "
-                "--micro-batch 16."
+                f"--micro-batch auto cannot be used with {world} ranks, as its trials use one "
+                "device. Run `hotlap train` with --micro-batch auto once on one device, without "
+                "--devices, torchrun or Slurm. Then pass the fastest size that it prints before "
+                "it trains, as in --micro-batch 16."
             )
         from hotlap.engine.memory.estimate import memory_size
         from hotlap.report.micro_batches import line

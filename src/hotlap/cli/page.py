@@ -34,13 +34,13 @@ def check_page(page: str | None) -> None:
     path = Path(page)
     if not path.absolute().parent.is_dir():
         raise UsageError(
-            f"--page {page}: the folder '{path.parent}' was not found. Create it, or choose "
-            "another file."
+            f"--page {page}: the folder '{path.parent}' was not found. Create this "
+            "folder, or pass a file in another folder to --page."
         )
     if path.exists() and not (path.is_file() and _is_page(path)):
         raise UsageError(
-            f"--page {page} exists and was not written by hotlap, so it was not overwritten. "
-            "Choose another file."
+            f"the page's file '{page}' exists and was not written by hotlap, so it was not "
+            "overwritten. Use --page FILE to write the page to another file."
         )
 
 
@@ -124,7 +124,7 @@ def write_page(page: str | None, data: Mapping[str, Any]) -> None:
         write(document, Path(page))
     except OSError as error:
         raise RunError(
-            f"--page {page} could not be written: {error.strerror}. Check that its folder is "
-            "writable and has free space, or choose another file."
+            f"the page could not be written to '{page}': {error.strerror}. Check that the folder "
+            "is writable and has free space, or use --page FILE to write to another file."
         ) from error
     say(f"page written to {page}")

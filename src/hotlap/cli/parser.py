@@ -71,7 +71,10 @@ def read(command: Command, argv: Sequence[str]) -> Given:
         function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
     except UnknownOptionError as error:
         given = (error.token.keyword or error.token.value).partition("=")[0]
-        raise UnknownName(unknown_name(given, options, "option")) from error
+        message = unknown_name(given, options, "option")
+        if command.takes_script:
+            message += " Write the script's own options after SCRIPT."
+        raise UnknownName(message) from error
     except CycloptsError as error:
         allowed = ", ".join(sorted(options))
         raise UsageError(

@@ -70,8 +70,8 @@ def runs(
     root = Path(what[0] if what else ".")
     if not root.is_dir():
         raise MissingFile(
-            f"folder '{root}' was not found. Expected: a folder that contains runs, each recorded "
-            "with --run-dir. Check the path."
+            f"folder '{root}' was not found. Expected: a folder that contains run folders, as "
+            "`hotlap train --run-dir` writes them. Check the path."
         )
     if not os.access(root, os.R_OK | os.X_OK):
         raise UsageError(
@@ -91,8 +91,8 @@ def runs(
 def _compare(folders: tuple[str, ...], *, as_json: bool) -> int:
     if len(folders) != 2:
         raise UsageError(
-            f"compare was given {len(folders)} folders. Expected: those of two runs, as in "
-            "`hotlap runs compare runs/1 runs/2`."
+            f"compare was given {len(folders)} folders. Expected: the folders of two runs, "
+            "as in `hotlap runs compare runs/1 runs/2`."
         )
     compared = compare_runs(*map(read_given, folders))
     if as_json:
@@ -108,14 +108,14 @@ def _open(folders: tuple[str, ...], page: str | None, *, no_browser: bool, as_js
 
     if len(folders) not in (1, 2):
         raise UsageError(
-            f"open was given {len(folders)} folders. Expected: that of a run, or those of two, as "
-            "in `hotlap runs open runs/1`."
+            f"open was given {len(folders)} folders. Expected: the folder of one run or of one "
+            "search, or the folders of two runs, as in `hotlap runs open runs/1`."
         )
     for folder in folders:
         if Path(folder).is_file():
             raise UsageError(
-                f"'{folder}' is a file. Expected: the folder of a run; `hotlap report {folder}` "
-                "makes the page of a stored result."
+                f"'{folder}' is a file. Expected: the folder of a run. If the file holds a result "
+                f"that was printed with --json, use `hotlap report {folder}` to make its page."
             )
     document = document_at(*map(Path, folders))
     check_page(page)
@@ -137,7 +137,8 @@ def _temporary(name: str) -> str:
         handle, path = tempfile.mkstemp(prefix=f"hotlap-{name[:_LONGEST]}-", suffix=".html")
     except OSError as error:
         raise RunError(
-            f"no temporary file could be made: {error.strerror or error}. Pass --page FILE."
+            f"no temporary file could be created for the page: {error.strerror or error}. Pass "
+            "--page FILE to write the page to a file that you choose."
         ) from error
     os.close(handle)
     return path

@@ -91,7 +91,8 @@ def task_and_values_of(target: Target) -> Iterator[tuple[Task, dict[str, Any]]]:
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise UsageError(
                 f"the recipe raised StopIteration at {last.filename}:{last.lineno}: `next(...)` "
-                "was called on an exhausted iterator. Check that the iterator has another item."
+                "was called on an exhausted iterator. Check that the iterator has another item, "
+                "or pass a default, as in `next(items, None)`."
             ) from error
         try:
             yield task, recipe.values(target.args)

@@ -207,8 +207,8 @@ def _range_test(target: Target, plan: str, device: str | None, page: str | None,
     """Run a learning-rate range test, and print what it found."""
     if page is not None:
         raise UsageError(
-            f"--page {page} cannot be used with --range-test, which has no page. Remove one of "
-            "them."
+            f"--page {page} cannot be used with --range-test, which has no page. Remove --page "
+            "or --range-test."
         )
     _refuse_options_of_searches(target)
     from hotlap.attach.plan_choice import choose

@@ -22,12 +22,13 @@ def script_of(target: Target, python: str) -> Script:
     if target.program is not None and python != sys.executable:
         raise UsageError(
             f"--python {python} cannot be used with the command `{target}`, which chooses its own "
-            "Python. Remove --python, or give the script that the command starts."
+            f"Python. Remove --python, or give the Python script that `{target.program}` starts "
+            "instead of the command."
         )
     if shutil.which(python) is None:
         raise MissingFile(
             f"--python '{python}' was not found, or is not executable. Expected: the path of a "
-            "Python interpreter."
+            "Python interpreter, as in `--python .venv/bin/python`."
         )
     return Script(
         path=target.script,

@@ -32,16 +32,18 @@ class Target(NamedTuple):
     """All tokens behind the command's name, its own options included."""
 
     @classmethod
-    def parse(cls, tokens: Sequence[str]) -> "Target":
+    def parse(cls, tokens: Sequence[str], before: str = "hotlap tune") -> "Target":
         """Read the script's part of a command line, see `split`.
+
+        Args:
+            tokens: the script and its arguments.
+            before: what stands before SCRIPT, for the message.
 
         Raises:
             UsageError: there is no script in it.
         """
         if not tokens or not tokens[0]:
-            raise UsageError(
-                f"no SCRIPT was given. Expected: {_FORMS}, as in `hotlap tune train.py`."
-            )
+            raise UsageError(f"no SCRIPT was given. Expected: {_FORMS}, as in `{before} train.py`.")
         command = split_command(tokens)
         if command is not None and not Path(tokens[0]).exists():
             # Of the Python that runs it, not the first one on the PATH.
@@ -187,8 +189,9 @@ def _check_script(script: str, *, own_interpreter: bool = True, is_launched: boo
 def _check_notebook(script: str, *, own_interpreter: bool, is_launched: bool) -> None:
     if is_launched:
         raise UsageError(
-            f"'{script}' is a notebook, which torchrun and accelerate cannot start. Use `jupyter "
-            f"nbconvert --to script {script}` to convert it to a Python script."
+            f"'{script}' is a notebook, which torchrun and accelerate cannot start. Convert it "
+            f"with `jupyter nbconvert --to script {script}`, and pass the Python script that this "
+            "writes instead of the notebook."
         )
     from hotlap.attach.notebook import NotebookError, find_problem, has_ipython, read_cells
 
@@ -202,8 +205,8 @@ def _check_notebook(script: str, *, own_interpreter: bool, is_launched: bool) ->
     if problem is not None:
         raise UsageError(
             f"'{script}' cannot be run as a notebook: {problem}. Expected: a notebook in Python "
-            "whose cells run from top to bottom. Edit it, or `pip install ipython` if it has "
-            "magics."
+            "whose cells run from top to bottom. Correct the notebook; if it has lines that begin "
+            "with % or !, install IPython with `pip install ipython`."
         )
 
 
@@ -235,6 +238,6 @@ def _check_module(module: str) -> None:
     if not found:
         raise MissingFile(
             f"module '{module}' was not found: '{top}' is neither in the current folder nor on "
-            "this Python's path. Change to the folder that contains it, or add that folder to "
-            "PYTHONPATH."
+            f"this Python's path. Change to the folder that contains '{top}', or add that folder "
+            "to PYTHONPATH."
         )

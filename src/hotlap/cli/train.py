@@ -216,8 +216,8 @@ def _choose(recipe: Any, plan: str | None, host: Any, techniques: tuple[str, ...
 def _check_page(page: str | None, estimate: bool) -> None:
     if page is not None and estimate:
         raise UsageError(
-            f"--page {page} cannot be used with --estimate, which trains nothing. Remove one of "
-            "them."
+            f"--page {page} cannot be used with --estimate, which trains nothing. Remove --page "
+            "or --estimate."
         )
     if is_first_rank():
         check_page(page)

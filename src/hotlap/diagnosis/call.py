@@ -96,6 +96,6 @@ def run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
     if device is not None:
         raise UsageError(
             f"device={device!r} cannot be used with a script, which chooses its device itself. "
-            "Remove `device`."
+            "Remove `device` from the call, and set the device in the script."
         )
     return Script(path=str(subject), args=tuple(map(str, arguments)), cwd=os.getcwd())

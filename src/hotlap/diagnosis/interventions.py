@@ -55,7 +55,7 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
         raise Refusal(
             f"technique '{target.taken_by}' of the plan replaces the optimizer's step, so the time "
             "of the optimizer cannot be measured by skipping that step. Remove "
-            f"'{target.taken_by}' from the plan."
+            f"[techniques.{target.taken_by}] from the plan to measure this time."
         )
     notes = target.notes
     notes["is_on"] = True

@@ -48,7 +48,8 @@ def check_snapshot(path: Path, given: str, host: Host) -> None:
         option = given.partition(" ")[0].partition("=")[0]
         raise UsageError(
             f"{given}: no CUDA GPU was found on this host, and only CUDA memory has a snapshot. "
-            f"Remove {option}. To see the memory of a CPU, use the timeline: --svg FILE."
+            f"Remove {option}. To see the memory of training on a CPU over time, use `hotlap "
+            "diagnose SCRIPT --memory --svg FILE`."
         )
 
 

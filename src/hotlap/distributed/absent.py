@@ -88,5 +88,8 @@ def name_ranks(numbers: list[int]) -> str:
 def name_logs(numbers: list[int], environ: Mapping[str, str]) -> str:
     """Return in words where ranks have said why they ended: `hotlap` keeps it, others print it."""
     if LOG not in environ:
-        return f"the output of {name_ranks(numbers)}"
-    return f"the log of {name_ranks(numbers)} in '{Path(environ[LOG]).parent}'"
+        return f"the output of {name_ranks(numbers) if numbers else 'the other ranks'}"
+    folder = Path(environ[LOG]).parent
+    if not numbers:
+        return f"the logs of the other ranks in '{folder}'"
+    return " and ".join(f"'{folder}/rank-{number}.log'" for number in numbers)

@@ -71,7 +71,7 @@ class BlockOrder:
             raise RunError(
                 f"loss() called the module '{self._name(number)}' directly, but with `sharding` "
                 "its parameters are complete only while `model` is called. Call the `model` that "
-                "is passed to loss(model, batch), or set level = 'optimizer' in the plan's "
+                "is passed to loss(model, batch), or set only level = 'optimizer' in the plan's "
                 "[techniques.sharding]."
             )
         known = self._known.get(self._model.training)
@@ -83,15 +83,15 @@ class BlockOrder:
         place = len(self._now)
         expected = known[place] if place < len(known) else _END
         if number != expected:
-            self._refuse(number, f"the first batch called '{self._name(expected)}'")
+            self._refuse(number, f"the first batch reached '{self._name(expected)}'")
 
     def _name(self, number: int) -> str:
-        return "the end" if number == _END else self._names[number]
+        return "the end of the model" if number == _END else self._names[number]
 
     def _refuse(self, number: int, why: str) -> None:
         raise RunError(
-            f"the forward pass reached '{self._name(number)}', but {why}. With `sharding`, every "
-            "batch must go through the same blocks in the same order on all ranks. If the model "
-            "chooses its layers by the batch, set level = 'optimizer' in the plan's "
+            f"the forward pass reached '{self._name(number)}', but {why} at this point. With "
+            "`sharding`, every batch must go through the same blocks in the same order on all "
+            "ranks. Make the model's forward do so, or set only level = 'optimizer' in the plan's "
             "[techniques.sharding]."
         )

@@ -131,7 +131,8 @@ def launch(
             if number == restarts or signals.asked is not None:
                 break
             notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")
-    again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
+    resume = " Start the command with --resume auto to resume from the last checkpoint."
+    again = resume if logs is not None else ""
     raise RunError(
         f"{words}{tried}. Check the logs of the ranks for the cause, in '{folder}'.{again}"
     )
@@ -217,7 +218,8 @@ def _describe(loss: Loss, timeout_s: float) -> str:
     if loss.is_hanging:
         why = "it was stopped by a signal" if loss.is_stopped else "it was still running"
         late = f"did not answer within {timeout_s:g} s"
-        how = f"{late if loss.is_late else 'left the others, and did not end'}: {why}"
+        left = "closed its connections to the other ranks, and did not end"
+        how = f"{late if loss.is_late else left}: {why}"
         said = ""
     elif code < 0:
         how = f"was ended by {signal.Signals(-code).name}"

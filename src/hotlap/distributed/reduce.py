@@ -284,7 +284,7 @@ def joined(
         raise UsageError(
             f"this build of torch {torch.__version__} has no "
             f"{'NCCL' if is_cuda else 'torch.distributed'}, so it cannot train on {ranks.world} "
-            "ranks. Install a build that has it, or use one device."
+            "ranks. Install a build of torch that has it, or train on one device."
         )
     stacks.write_on_request(environ)
     _join(Meeting(_next_store(ranks, environ), ranks, timeout_s), is_cuda)

@@ -36,20 +36,21 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
         return (
             f"torch {torch.__version__} waits forever where a parameter gets a gradient on some "
             "ranks only, so it cannot share gradients and parameters. Use torch 2.13 or newer, or "
-            "set level = 'optimizer' in the plan's [techniques.sharding]."
+            "set only level = 'optimizer' in the plan's [techniques.sharding]."
         )
     holders: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.dim() == 0:
             return (
                 f"the parameter '{name}' is a scalar, which `sharding` cannot split over ranks. "
-                "Give it the shape [1] in model()"
+                "Give it the shape [1] in model(), or set only level = 'optimizer' in the plan's "
+                "[techniques.sharding]"
             )
         if not parameter.is_contiguous():
             return (
                 f"the parameter '{name}' is not contiguous, and `sharding` needs contiguous "
-                "parameters. Remove `channels_last` from the plan, and `memory_format` from "
-                "model()"
+                "parameters. Remove `channels_last` from the plan or model() if either sets it; "
+                "otherwise make the parameter contiguous in model() with `Tensor.contiguous()`"
             )
         holder = next((each for each in blocks if name.startswith(f"{each}.")), "")
         if holders.setdefault(id(parameter), holder) != holder:
@@ -61,7 +62,7 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
                 f"the parameter '{name}' is shared by {where[0]} and {where[1]}, which `sharding` "
                 "gathers at different times. In the plan's [techniques.sharding], set `wrap` to "
                 "classes of modules that contain all uses of this parameter or none, as in `wrap = "
-                "'Block'`, or set level = 'optimizer'"
+                "'Block'`; or set only level = 'optimizer' there"
             )
     return None
 

@@ -26,8 +26,8 @@ def check_learning(built: BuiltRun, step: StepDone, epoch: EpochDone) -> None:
     if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
         raise RunError(
             f"all {step.number} updates were skipped: the loss or the gradient norm was not finite "
-            "in any step. Check the initial weights, the data and the learning rate; if loss() "
-            "returns (sum, count), the count must not be 0."
+            "in any step. Check the initial weights and the data for NaN and infinite values, and "
+            "lower the learning rate; if loss() returns (sum, count), return a count above 0."
         )
 
 
@@ -39,9 +39,10 @@ def ends_at(task: Task, position: Position, where: Path) -> bool:
         done, total, unit = position.step, task.total_steps, "steps"
     if done > total:
         given = "steps" if task.epochs is None else "epochs"
+        least = done if given == unit else -(-done * (task.epochs or 0) // max(total, 1))
         raise UsageError(
-            f"'{where}' was saved after {done} {unit}, but the task has only {total}. Increase "
-            f"`{given}` in the task, or resume from an earlier checkpoint."
+            f"'{where}' was saved after {done} {unit}, but the task has only {total}. Set "
+            f"`{given}` in the task to at least {least}, or resume from an earlier checkpoint."
         )
     return done == total
 

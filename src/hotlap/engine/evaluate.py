@@ -140,8 +140,9 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
             if isinstance(value, tuple):
                 given = f"a tuple of {len(numbers)}, with elements {given},"
             raise UsageError(
-                f"the metric {name!r} is {given} for a held-out batch. Expected: one number, the "
-                "mean over the batch's samples, or (sum, count)."
+                f"the metric {name!r} is {given} for a held-out batch. Return one number, the mean "
+                "over the batch's samples, or a tuple (sum, count) from the function that computes "
+                "this metric."
             )
     total, *counted = (widen(number) for number in numbers)
     return (total, counted[0]) if counted else (total * samples, samples)

@@ -103,10 +103,11 @@ def _check_mean(step: Step, source: LengthSource, device: str) -> None:
         if abs(share - 0.5) > _LEANS:
             raise UsageError(
                 "the loss is not a mean over samples: in a batch of two, a sample of "
-                f"{source.lengths[short]} tokens makes up {100 * share:.1f} % of the loss, and one "
-                f"of {source.lengths[long]} tokens the rest, so a step cannot be split. Return "
-                "(sum, count) from loss() with the number of tokens as count; or set accumulate=1 "
-                "in the task, remove --micro-batch, and use one device."
+                f"{source.lengths[short]} tokens makes up {100 * share:.1f} % of the loss (not "
+                f"50 %), and one of {source.lengths[long]} tokens the rest. Such a loss cannot be "
+                "computed in micro-batches or on several devices. Return (sum, count) from loss(), "
+                "with the number of tokens as count; or set accumulate=1 in the task, remove "
+                "--micro-batch and the plan's `micro_batch`, and use one device."
             )
         return
 
@@ -160,9 +161,14 @@ def _no_trace(model: Any) -> Iterator[None]:
 
 
 def _too_large(samples: int, length: int, device: str) -> str:
+    remedy = f"Use samples of fewer than {length} tokens, or a smaller model."
+    if samples > 1:
+        remedy = (
+            f"Pass a smaller --micro-batch, as in --micro-batch {samples // 2}; or lower "
+            "tokens_per_batch (or batch_size) in the task and increase accumulate by the same "
+            f"factor; or use samples of fewer than {length} tokens."
+        )
     return (
         f"the largest batch, {samples} samples padded to {length} tokens, does not fit into the "
-        f"memory of {device}. Lower tokens_per_batch (or batch_size) in the task and increase "
-        "accumulate by the same factor, pass --micro-batch with fewer samples, or shorten the "
-        "samples."
+        f"memory of {device}. {remedy}"
     )

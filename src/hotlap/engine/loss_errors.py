@@ -34,8 +34,9 @@ def _explain(error: Exception) -> Exception:
     if found is not None:
         return UsageError(
             f"label {found[1]} is out of range for the model's outputs. Expected: labels from 0 to "
-            "the number of outputs minus 1. Correct the labels or the number of outputs; set "
-            "`ignore_index` in the loss for a label that must not count."
+            "the number of outputs minus 1. Update the labels in the dataset, or the number of "
+            f"outputs in model(). If this label must not count, pass ignore_index={found[1]} to "
+            "the loss function, as in `F.cross_entropy`."
         )
     if "got mixed torch.Tensor and DTensor" in text:
         return UsageError(

@@ -68,10 +68,10 @@ class Retries:
             if not ranks.is_repeated:
                 raise RunError(
                     f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) after "
-                    "the backward pass, while gradients were reduced, clipped or applied, which "
-                    "several ranks cannot repeat. Resume from the last checkpoint with `sharding` "
-                    "in the plan, or start a new run with a smaller model. Smaller micro-batches "
-                    "do not help here."
+                    "the backward pass, while gradients were reduced, clipped or applied. With "
+                    "several ranks, this part cannot be repeated, and smaller micro-batches do not "
+                    "help. Resume with --resume auto and level = 'parameters' in the plan's "
+                    "[techniques.sharding], or start a new run with a smaller model."
                 ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.
             samples = min(built.source.micro, ranks.samples)
@@ -81,9 +81,10 @@ class Retries:
         if micros is not None and built.step.update.has_begun:
             raise RunError(
                 f"step {number} ran out of memory while the optimizer changed the weights, so they "
-                f"may be partly updated, and the run ends. Free memory of {built.device} and "
-                "resume from the last checkpoint, or start a new run with a smaller model or with "
-                "an optimizer that has less state. Smaller micro-batches do not help here."
+                f"may be partly updated, and the run ends. Free memory of {built.device} that "
+                "other processes use and resume with --resume auto, or start a new run with a "
+                "smaller model or an optimizer that has less state. Smaller micro-batches do "
+                "not help."
             ) from error
         why_not = why_not_smaller(built.task, built.model, built.step.target)
         if samples > 1 and why_not is None:

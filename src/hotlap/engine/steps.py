@@ -212,7 +212,8 @@ def check_first(built: BuiltRun, is_taken: Any) -> None:
     if is_taken is True and all(parameter.grad is None for parameter in trained):
         raise UsageError(
             "the loss of the first step gave no gradient to any parameter of the optimizer, so "
-            "nothing would be learned. Use the `model` that is passed to loss(model, batch)."
+            "nothing would be learned. In loss(model, batch), use the output of the `model` that "
+            "is passed to it; in optimizer(model), pass the parameters that this output depends on."
         )
 
 

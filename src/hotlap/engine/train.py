@@ -196,11 +196,13 @@ def _check_unsaved(save_every: str | None, track: Sequence[str]) -> None:
     """Refuse what needs a run's folder, where there is none."""
     if save_every is not None:
         raise UsageError(
-            f"save_every={save_every!r} needs a folder for checkpoints. Pass --run-dir FOLDER."
+            f"save_every={save_every!r} needs a folder for checkpoints. Pass --run-dir FOLDER "
+            "(run_dir in hotlap.train), or remove --save-every."
         )
     if track:
         raise UsageError(
-            f"tracker '{track[0]}' needs a folder to record the run in. Pass --run-dir FOLDER."
+            f"tracker '{track[0]}' needs a folder to record the run in. Pass --run-dir FOLDER "
+            "(run_dir in hotlap.train), or remove the tracker from --track."
         )
 
 

@@ -29,18 +29,19 @@ def check_beginnings(
             check_path(Path(path))
     if weights is not None and resume not in (None, "auto"):
         raise UsageError(
-            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
-            "resume='auto' the weights are used if nothing was saved yet."
+            f"resume={resume!r} and weights='{weights}' were both given. Pass only one of them, or "
+            "set resume='auto': then the weights are used if nothing was saved yet."
         )
     if continue_from is not None and resume not in (None, "auto"):
         raise UsageError(
-            f"resume={resume!r} and continue_from='{continue_from}' were both given. Pass one of "
-            "them; with resume='auto', continue_from is used if nothing was saved yet."
+            f"resume={resume!r} and continue_from='{continue_from}' (the option --continue) were "
+            "both given. Pass only one of them, or set resume='auto': then continue_from is used "
+            "if nothing was saved yet."
         )
     if continue_from is not None and weights is not None:
         raise UsageError(
-            f"weights='{weights}' and continue_from='{continue_from}' were both given. Remove "
-            "weights: continue_from loads the model's weights, too."
+            f"weights='{weights}' and continue_from='{continue_from}' (the option --continue) were "
+            "both given. Remove weights: continue_from loads the model's weights, too."
         )
     for name, value in (("keys", keys), ("epochs_done", epochs_done)):
         if value is not None and continue_from is None:

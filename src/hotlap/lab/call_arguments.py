@@ -26,7 +26,7 @@ def check_call(name: str, budget: Any) -> None:
     if os.environ.get(IN_TRIAL):
         raise UsageError(
             f"{name} was called while a trial imports the recipe, so it would start trials without "
-            "end. Move the call below `if __name__ == '__main__':`."
+            f"end. Move the call of {name} in the recipe below `if __name__ == '__main__':`."
         )
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if not is_number or not 0 < budget < math.inf:

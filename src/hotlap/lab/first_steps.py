@@ -64,7 +64,7 @@ def report_of(trial: Trial, set_up_s: float, silence_s: Callable[[float], float]
         raise TrialError(
             f"`{trial.lab.subject}` has taken no step: its set-up was not over after "
             f"{set_up_s:.0f} s{at}. If it only needs longer, use --budget {_MORE * set_up_s:.0f}s; "
-            "if it hangs, run it alone to check.",
+            "if it hangs, run it outside of this command to check.",
             reason="timeout",
             output=error.output,
         ) from None

@@ -258,8 +258,8 @@ class Trial:
                 at = f", at {self.place}" if self.place else ""
                 words = (
                     f"did not respond within {timeout_s:.0f} s{at}: it hangs, still reads its "
-                    "data, or takes no optimizer step. Run it alone to check; if it needs more "
-                    "time, set a larger --budget"
+                    "data, or takes no optimizer step. Run it outside of this command to check; "
+                    "if it needs more time, set a larger --budget"
                 )
                 words += self.ranks.whom_they_wait_for()
                 raise self._error(words, "timeout") from None
@@ -348,14 +348,14 @@ class Trial:
         if code == 128 + signal.SIGKILL and out_of_memory_kills() > self._killed_before:
             words = (
                 f"was killed: the memory of its control group ({memory()[0] / 2**20:.0f} MiB) was "
-                "used up. Reduce its batch size, or raise the limit"
+                "used up. Reduce the script's batch size, or raise that memory limit"
             )
             return self._error(words, "memory")
         if code == EXIT_CUT:
             return self._error(_CUT, "crashed")
         after = f" after {self.report['steps']} steps" if self.report is not None else ""
         if code != 0:
-            words = f"{exit_in_words(code)}{after}. Run it alone to check it"
+            words = f"{exit_in_words(code)}{after}. Run it outside of this command to see why"
             return self._error(words, "crashed", signal_of(code))
         if not self._attached:
             return attach_error(self.lab.subject)

@@ -99,8 +99,10 @@ class PlanFile:
     def __post_init__(self) -> None:
         unused = self.notes.keys() - self.plan.techniques.keys()
         if unused:
-            known = self.plan.techniques
-            raise PlanError(unknown_name(min(unused), known, "a note's technique"))
+            raise PlanError(
+                f"`notes` has a note on technique '{min(unused)}', which is not in the plan "
+                f"`{self.plan}`. Remove the note, or add the technique to the plan."
+            )
         lines = {name: _one_line(note) for name, note in sorted(self.notes.items())}
         kept = {name: note for name, note in lines.items() if note}
         object.__setattr__(self, "notes", kept)
@@ -262,15 +264,16 @@ def _parse(text: str) -> PlanFile:
         ) from None
     except ValueError as error:
         raise PlanError(
-            f"the plan file is not valid TOML: {error}. Correct it, or write it again with "
-            "`hotlap tune`."
+            f"this plan file is not valid TOML: {error}. Correct the file, or run `hotlap tune "
+            "SCRIPT` to write a new one."
         ) from error
-    _check_keys(data, ("schema", "host", "verdict", "techniques"), "key")
+    _check_keys(data, ("schema", "host", "verdict", "techniques"), "top-level key")
     if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
-        given = data.get("schema", "(missing)")
+        given = f"schema = {data['schema']!r}" if "schema" in data else "no `schema`"
         raise PlanError(
-            f"schema = {given} is not supported by this version of hotlap. Expected: {SCHEMA}. Run "
-            "`hotlap tune` again with this version."
+            f"the plan file has {given}, and this version of hotlap reads only schema = {SCHEMA}. "
+            f"If you wrote the file by hand, write the line `schema = {SCHEMA}` above its first "
+            "table. Otherwise, run `hotlap tune SCRIPT` again with this version."
         )
     plan = Plan(_section(data, "techniques") or {})
     speedup, measured = _read_header(text)

@@ -28,7 +28,7 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
     if not is_from_outside(spec):
         raise UsageError(
             f"{what} '{spec}' is not of the form module:NAME. Expected: an importable module, a "
-            f"colon, and the name of an object in it."
+            "colon, and the name of an object in the module, as in `mypackage.fast:TECHNIQUE`."
         )
     module_name, _, attribute = spec.partition(":")
     expected = " or ".join(kind.__name__ for kind in kinds)
@@ -50,7 +50,8 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
     if found is None:
         raise UsageError(
             f"{what} '{spec}': module '{module_name}' has no '{attribute}'. Expected: an instance "
-            f"of {expected}."
+            f"of {expected} under this name. Define it in the module, or check the name after the "
+            "colon."
         )
     if not isinstance(found, kinds):
         raise UsageError(

@@ -127,8 +127,8 @@ def _plain_options(name: str, given: Any) -> dict[str, Option]:
         raise PlanError(f"{what} is not a valid name. Expected: {_NAMES}.")
     if not isinstance(given, Mapping):
         raise PlanError(
-            f"the options of {what} are {given!r}. Expected: a table of options (a dict in "
-            "Python), which may be empty."
+            f"the options of {what} are {given!r}. Expected: a table of options, which may be "
+            f"empty: `[techniques.{name}]` in a plan file, a dict in Python."
         )
     for key, value in given.items():
         if not isinstance(key, str) or not _NAME.fullmatch(key):
@@ -141,7 +141,7 @@ def _check_value(value: Any, what: str) -> None:
     if type(value) not in (bool, int, float, str):
         raise PlanError(
             f"{what}: {value!r} has type {type(value).__name__}. Expected: true, false, a number, "
-            "or a plain word."
+            "or a word such as 'foreach'."
         )
     if isinstance(value, int) and abs(value) >= 2**63:
         raise PlanError(f"{what}: {value} is too large. Expected: a 64-bit integer.")

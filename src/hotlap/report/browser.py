@@ -18,7 +18,7 @@ def open_in_browser(path: Path) -> None:
         is_open = False
     if not is_open:
         raise RunError(
-            f"the page was written to '{path}', and no browser was found to open it with. Open "
-            "the file on a machine with a browser, set the variable BROWSER to one, or pass "
-            "--no-browser to write the file only."
+            f"the page was written to '{path}', but no browser was found to open it with. Open "
+            "the file on a machine with a browser, set the environment variable `BROWSER` to the "
+            "command of a browser, or pass --no-browser to write the file only."
         )

@@ -172,14 +172,14 @@ def _max_steps(request: Request, task: Any) -> int:
         if total is None:
             raise UsageError(
                 "the data of the recipe's task is a stream of unknown length, so the number of "
-                "steps of a whole trial is unknown. Pass it with --max-steps N."
+                "steps of a whole trial is unknown. Pass this number with --max-steps N."
             )
         return total
     if total is not None and request.max_steps > total:
         raise UsageError(
             f"--max-steps {request.max_steps} is more than the {total} steps of the recipe's task. "
-            "Pass a smaller number, or make the task longer with the recipe's own arguments, such "
-            "as --epochs."
+            f"Pass --max-steps {total} or less, or make the task longer with an argument of the "
+            "recipe's own, such as --epochs if task() has one."
         )
     return request.max_steps
 
@@ -188,7 +188,10 @@ def _check_objective(objective: Objective, task: Any) -> list[str]:
     """Refuse an objective that the task does not measure, as far as it says what it measures."""
     known = {*_BUILT_IN, *task.metrics}
     if task.evaluate is None and objective.name not in known:
-        raise UsageError(unknown_name(objective.name, known, "--objective: measure"))
+        raise UsageError(
+            f"{unknown_name(objective.name, known, '--objective: measure')} To use another "
+            "measure, add it to `metrics` of the hotlap.Task in the recipe."
+        )
     if task.held_out is None and objective.name == "loss":
         return [
             "the task has no held_out samples: trials are compared by their training loss, which "

@@ -84,8 +84,8 @@ def parse_resources(text: str | None) -> dict[str, float]:
             value = -1.0
         if name not in found or not 0 <= value < 1e6:
             raise UsageError(
-                f"--resources '{text}' is not valid. Expected: cpu=NUMBER,gpu=NUMBER, as in "
-                "cpu=2,gpu=0.5."
+                f"--resources '{text}' is not valid. Expected: cpu=NUMBER,gpu=NUMBER, each number "
+                "0 or more, as in --resources cpu=2,gpu=0.5."
             )
         found[name] = value
     return found

@@ -134,9 +134,9 @@ def is_saved(folder: Path) -> bool:
 def full_disk(said: str) -> StorageError:
     """Return the error of a search whose trials cannot be saved."""
     return StorageError(
-        f"a trial could not be saved, as the disk is full: {said.rstrip('.')}. Nothing that was "
-        "found is lost. Free some space, and run the same `hotlap search` command again to "
-        "continue."
+        f"a trial could not be saved, as the disk is full: {said.rstrip('.')}. The results so far "
+        "are kept. Free some space, and run this `hotlap search` command again to continue the "
+        "search."
     )
 
 

@@ -62,9 +62,9 @@ class Journal:
         except OSError as error:
             os.ftruncate(self._descriptor, before)
             raise StorageError(
-                f"the search's journal '{self.path}' could not be written: {error}. Nothing that "
-                "was found is lost. Free some space, and run the same `hotlap search` command "
-                "again to continue."
+                f"the search's journal '{self.path}' could not be written: {error}. The results so "
+                "far are kept. Free some space, and run this `hotlap search` command again to "
+                "continue the search."
             ) from error
 
     def close(self) -> None:
@@ -89,22 +89,22 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
         except ValueError as error:
             raise UsageError(
                 f"line {number} of '{path}' is not JSON ({error}), so the search cannot be "
-                "continued. Choose another folder with --run-dir, or use --again to delete this "
-                "search and begin again."
+                "continued. Choose another folder with --run-dir, or pass --again to `hotlap "
+                "search` to delete this search and begin a new one."
             ) from error
         if not isinstance(record, dict) or "kind" not in record:
             raise UsageError(
                 f"line {number} of '{path}' is not a record of a search, so the search cannot be "
-                "continued. Choose another folder with --run-dir, or use --again to delete this "
-                "search and begin again."
+                "continued. Choose another folder with --run-dir, or pass --again to `hotlap "
+                "search` to delete this search and begin a new one."
             )
         if record["kind"] not in _KINDS:
             raise UsageError(
                 f"line {number} of '{path}' is of the kind {record['kind']!r}, which this version "
                 f"of hotlap does not know, so the search cannot be continued. Expected: "
                 f"{', '.join(_KINDS)}. Update hotlap if a newer one wrote it; otherwise choose "
-                "another folder with --run-dir, or use --again to delete this search and begin "
-                "again."
+                "another folder with --run-dir, or pass --again to `hotlap search` to delete this "
+                "search and begin a new one."
             )
         records.append(record)
     return records, whole

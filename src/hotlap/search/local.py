@@ -191,7 +191,7 @@ def end_orphan(lease: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"process {pid} of an earlier run of this search is still running, {_KILL_S:g} s "
                 f"after SIGKILL was sent to it. Wait until `ps -p {pid}` no longer lists it, then "
-                "run the same `hotlap search` command again."
+                "run this `hotlap search` command again."
             )
         time.sleep(_POLL_S)
 

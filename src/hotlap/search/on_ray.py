@@ -116,7 +116,8 @@ def check_resources(
         ray.shutdown()
         raise UsageError(
             f"--resources {wanted} is more than this machine has, {have}, so no trial could start. "
-            "Reduce it, or use --address of a cluster that has it."
+            "Reduce --resources, or pass --address HOST:PORT of a Ray cluster with a machine that "
+            "has as much."
         )
     say(
         f"trials wait: no machine of the Ray cluster has --resources {wanted} now (the largest: "

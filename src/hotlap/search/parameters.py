@@ -50,8 +50,8 @@ class Space:
                 circle = " -> ".join((*trail, name))
                 raise UsageError(
                     f"Derived parameters depend on each other in a circle: {circle}. Replace "
-                    "Derived in the annotation of one of them in task() by a distribution, such as "
-                    "hotlap.LogUniform(1e-4, 1e-1)."
+                    "Derived in the annotation of any one of these parameters in task() by a "
+                    "distribution, such as hotlap.LogUniform(1e-4, 1e-1)."
                 )
             if name not in order and name in self.derived:
                 for needed in self.derived[name].needs:
@@ -77,9 +77,10 @@ class Space:
             value = plain(source.function(**needed), self.enums.get(name))
             if not _can_be_given(value):
                 raise UsageError(
-                    f"Derived parameter `{name}` returned {value!r} ({type(value).__name__}). "
-                    "Expected: a finite number, a string or a bool, which can be passed on a "
-                    "command line."
+                    f"the function of Derived parameter `{name}` returned {value!r} "
+                    f"({type(value).__name__}) for {needed}. Expected: a finite number, a string "
+                    "or a bool, which can be passed on a command line. Correct the function in "
+                    f"`hotlap.Derived(...)`, in the annotation of `{name}` in task()."
                 )
             values[name] = value
         return values
@@ -112,9 +113,10 @@ class Space:
         if not has_any:
             raise UsageError(
                 f"the Derived parameters ({', '.join(self.derived)}) have no value for any of "
-                f"{_DRAWS} configurations that were drawn, such as {drawn}: "
-                f"{type(problem).__name__}: {problem}. Use Derived functions that accept all "
-                "values of the ranges, or narrower ranges in task()."
+                f"{_DRAWS} configurations that were drawn. The last, {drawn}, raised "
+                f"{type(problem).__name__}: {str(problem).rstrip('.')}. Make the functions in "
+                "`hotlap.Derived(...)` in task() accept all values of the ranges, or use narrower "
+                "ranges, in task() or --space."
             ) from problem
 
     @property
@@ -178,7 +180,8 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
         if len(spaces) > 1:
             raise UsageError(
                 f"parameter `{name}` of '{recipe.path}' is annotated with {len(spaces)} "
-                "distributions. Expected: one. Remove the others."
+                "distributions. Expected: one. Remove all but one from its `Annotated[...]` in "
+                "task()."
             )
         if spaces:
             found[name] = spaces[0]
@@ -187,8 +190,9 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
     for name in fixed:
         if name in overridden:
             raise UsageError(
-                f"--{name.replace('_', '-')} sets a fixed value, but --space searches the same "
-                "parameter. Remove one of the two."
+                f"--{name.replace('_', '-')} sets a fixed value, but --space searches parameter "
+                f"`{name}`. Remove --{name.replace('_', '-')} to search this parameter, or remove "
+                f"the --space of `{name}` to keep the value."
             )
         found.pop(name, None)
     found |= overridden
@@ -206,10 +210,11 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
     needed = {n for each in derived.values() for n in each.needs}
     missing = sorted(n for n in needed if n not in found and n not in others)
     if missing:
+        of = next(name for name, each in derived.items() if missing[0] in each.needs)
         raise UsageError(
-            f"a derived parameter of '{recipe.path}' depends on the parameter `{missing[0]}`, "
-            f"which has no value. Pass --{missing[0].replace('_', '-')} VALUE, or give "
-            f"`{missing[0]}` a default in task()."
+            f"Derived parameter `{of}` of '{recipe.path}' depends on parameter `{missing[0]}`, "
+            "which has neither a value nor a search space. Pass "
+            f"--{missing[0].replace('_', '-')} VALUE, or give `{missing[0]}` a default in task()."
         )
     if derived:
         _check_derived(recipe, arguments, made)
@@ -225,15 +230,16 @@ def _check_derived(recipe: Recipe, arguments: Sequence[str], made: Space) -> Non
         except UsageError as error:
             drawn = ", ".join(f"{name}={values[name]!r}" for name in made.distributions)
             raise UsageError(
-                f"the recipe does not take the value of a Derived parameter for {drawn}. Use a "
-                "Derived function that returns a value of the parameter's type, as in "
-                f"Derived(lambda width: round(1.5 * width)) for an int. {error}"
+                f"'{recipe.path}' does not accept `{' '.join(words)}`, which the functions of its "
+                f"Derived parameters returned for {drawn}. Return values of the parameter's type "
+                "from the function in `hotlap.Derived(...)` in task(), as in Derived(lambda width: "
+                f"round(1.5 * width)) for an int. The recipe's error: {error}"
             ) from error
 
 
 def _nothing(recipe: Recipe, names: Sequence[str], fixed: Sequence[str]) -> str:
     have = f"parameters {', '.join(names)}" if names else "no parameters"
-    given = f" ({', '.join(fixed)} given on the command line)" if fixed else ""
+    given = f", of which the command line sets {', '.join(fixed)}" if fixed else ""
     return (
         f"no parameter of '{recipe.path}' has a search space: task() has {have}{given}. Expected: "
         f"{_EXAMPLES}."

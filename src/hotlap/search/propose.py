@@ -78,9 +78,11 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
             return found
     if found is None:
         raise UsageError(
-            f"the Derived parameters have no value for any of {_ATTEMPTS} configurations that were "
-            f"drawn, such as {drawn}: {problem}. Use Derived functions that accept all values of "
-            "the ranges, or narrower ranges in task()."
+            f"the Derived parameters ({', '.join(space.derived)}) have no value for any of "
+            f"{_ATTEMPTS} configurations that were drawn. The last, {drawn}, raised "
+            f"{type(problem).__name__}: {str(problem).rstrip('.')}. Make the functions in "
+            "`hotlap.Derived(...)` in task() accept all values of the ranges, or use narrower "
+            "ranges, in task() or --space."
         ) from problem
     left = [each for each in configurations(space, _FEW) or () if not _is_tried(each, state)]
     return random.Random(f"{state.spec.seed} {number}").choice(left) if left else found
@@ -124,8 +126,10 @@ def grid_points(space: Space, points: int) -> list[dict[str, Value]]:
             values = space.complete(point)
         except Exception as error:
             raise UsageError(
-                f"the Derived parameters have no value for the grid's point {point}: {error}. Use "
-                "Derived functions that accept it, or --method random, which draws again."
+                f"the Derived parameters ({', '.join(space.derived)}) have no value for the grid's "
+                f"point {point}: {type(error).__name__}: {str(error).rstrip('.')}. Make the "
+                "functions in `hotlap.Derived(...)` in task() accept this point, or use --method "
+                "random, which draws other values then."
             ) from error
         if values != space.defaults and values not in found:
             found.append(values)

@@ -106,15 +106,18 @@ def find_learning_rate(
     """
     if not 0 < lowest < highest < math.inf:
         raise UsageError(
-            f"lowest={lowest!r} and highest={highest!r} are not a range of learning rates. "
-            "Expected: 0 < lowest < highest."
+            f"lowest={lowest!r} and highest={highest!r} of hotlap.find_learning_rate() are not a "
+            "range of learning rates. Expected: finite numbers, 0 < lowest < highest, such as "
+            f"lowest={LOWEST:g}, highest={HIGHEST:g}."
         )
     steps = steps if task.total_steps is None else min(steps, task.total_steps)
     if steps < _LEAST_STEPS:
+        longer = "`steps` of hotlap.find_learning_rate()"
+        if steps == task.total_steps:
+            longer = f"`epochs` or `steps` of the hotlap.Task, which ends after {steps} steps"
         raise UsageError(
             f"a learning-rate range test of {steps} steps is too short. Expected: {_LEAST_STEPS} "
-            "steps or more. Increase the epochs or steps of the task, or `steps` of "
-            "hotlap.find_learning_rate()."
+            f"steps or more. Increase {longer}."
         )
     before = rng.rng_states()
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
@@ -150,8 +153,9 @@ def _rise(
     groups = built.optimizer.param_groups
     if any("lr" not in group for group in groups):
         raise UsageError(
-            f"the optimizer {type(built.optimizer).__name__} has no `lr` in its param_groups. Use "
-            "an optimizer with a learning rate."
+            f"the optimizer {type(built.optimizer).__name__} has a parameter group without `lr`, "
+            "so there is no learning rate to test. Use an optimizer with `lr` in all param_groups, "
+            "such as torch.optim.SGD, as `optimizer` of the hotlap.Task."
         )
     shares = _shares(groups)
     scheduler, built.scheduler = built.scheduler, None

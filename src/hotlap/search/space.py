@@ -174,9 +174,9 @@ class Choice(Distribution):
         for value in values:
             if not isinstance(value, Value | Enum) or isinstance(value, Flag):
                 raise UsageError(
-                    f"Choice() has the value {value!r} ({type(value).__name__}). Expected: "
-                    "numbers, strings and bools, or members of an Enum that is no Flag, which can "
-                    "be passed on a command line."
+                    f"Choice() has the value {value!r} ({type(value).__name__}). Expected: values "
+                    "that can be passed on a command line: numbers, strings and bools, or members "
+                    "of an Enum that is not a Flag."
                 )
 
     def draw(self, share: float) -> Value:
@@ -232,7 +232,7 @@ def from_json(data: dict[str, Any]) -> Distribution:
 
 def _shares(points: int) -> tuple[float, ...]:
     if points < 1:
-        raise UsageError(f"points={points} gives an empty grid. Expected: points=1 or more.")
+        raise UsageError(f"grid(points={points}) is empty. Expected: points=1 or more.")
     return (0.5,) if points == 1 else tuple(n / (points - 1) for n in range(points))
 
 

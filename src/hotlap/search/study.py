@@ -154,8 +154,9 @@ class Study:
             self._journal.clear()
         except OSError as error:
             raise UsageError(
-                f"the search in '{self.folder}' has no result, and cannot be deleted: {error}. "
-                "Choose another folder with --run-dir."
+                f"the search in '{self.folder}' is another one than asked for and has no result "
+                f"yet, so it was to be deleted, but that failed: {error}. Choose another folder "
+                "with --run-dir."
             ) from error
 
     def _check_no_trials(self) -> None:
@@ -245,8 +246,8 @@ def begun_by(records: list[dict[str, Any]], path: Path) -> tuple[SearchSpec, Ori
     if first["kind"] != "search":
         raise UsageError(
             f"'{path}' does not begin with the settings of a search, so the search cannot be "
-            "continued. Choose another folder with --run-dir, or use --again to delete this search "
-            "and begin again."
+            "continued. Choose another folder with --run-dir, or pass --again to `hotlap search` "
+            "to delete this search and begin a new one."
         )
     origin = Origin.from_json(first.get("origin", {}), path.stat().st_mtime)
     return SearchSpec.from_json(first), origin
@@ -304,6 +305,7 @@ def read_study(folder: Path) -> SearchState:
         raise UsageError(
             f"'{path}' does not begin with the record of a search: it is empty, damaged, or not "
             "hotlap's. Expected: the journal that `hotlap search` wrote into its --run-dir. Pass "
-            "the --run-dir of another search, or a new folder to begin one."
+            "the run folder of another search, or add --again to the `hotlap search` command that "
+            "wrote this one, to begin again."
         )
     return replay(SearchSpec.from_json(records[0]), records)

@@ -39,18 +39,19 @@ def lengths_of(given: Any, data: Any) -> np.ndarray:
     if lengths.shape != (len(data),):
         raise UsageError(
             f"the task's lengths has shape {tuple(lengths.shape)}, but data has {len(data)} "
-            "samples. Expected: one integer per sample, or a function of a sample."
+            f"samples. Expected: shape ({len(data)},), one integer per sample; or a function of a "
+            "sample that returns one integer."
         )
     if lengths.dtype.kind not in "iu":
         raise UsageError(
-            f"the task's lengths has dtype {lengths.dtype}. Expected: one integer per sample, or a "
-            "function of a sample that returns one."
+            f"the task's lengths has dtype {lengths.dtype}. Expected: one integer per sample, as "
+            "in `lengths=[12, 7, 9]`, or a function of a sample that returns one integer."
         )
     if lengths.min() < 1:
         position = int(lengths.argmin())
         raise UsageError(
-            f"sample {position} has length {lengths[position]}. Expected: 1 or more. Remove empty "
-            "samples from the dataset."
+            f"sample {position} has length {lengths[position]} in the task's `lengths`. Expected: "
+            "1 or more. Remove empty samples from the dataset, or correct `lengths`."
         )
     return lengths.astype(np.int64)
 

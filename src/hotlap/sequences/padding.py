@@ -183,7 +183,7 @@ class Pad:
         if not isinstance(sample, Mapping | tuple | list):
             raise UsageError(
                 f"hotlap.pad() was given fields, but a sample is a single {type(sample).__name__}. "
-                "Pass a number instead, as hotlap.pad(0)."
+                "Pass only the padding value, as in hotlap.pad(0)."
             )
         names = list(self._names(sample))
         absent = [field for field in self.values if field not in names]
@@ -220,10 +220,11 @@ class Pad:
 
         rows = [torch.as_tensor(row) for row in column]
         if any(row.dim() <= self.dim for row in rows):
+            shape = tuple(min(rows, key=torch.Tensor.dim).shape)
+            do = f"Pass a dim below {len(shape)}" if shape else "Remove this field from hotlap.pad"
             raise UsageError(
-                f"hotlap.pad(dim={self.dim}) cannot pad field {field!r}, which has shape "
-                f"{tuple(min(rows, key=torch.Tensor.dim).shape)} in a sample. Expected: "
-                f"{self.dim + 1} dimensions or more. Pass a smaller dim."
+                f"hotlap.pad(dim={self.dim}) cannot pad field {field!r}, which has shape {shape} "
+                f"in a sample. Expected: {self.dim + 1} dimensions or more. {do}."
             )
         # What an empty list holds is not known, torch says float.
         kinds = {row.dtype for row in rows if row.numel()} or {rows[0].dtype}

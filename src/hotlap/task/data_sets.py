@@ -58,7 +58,8 @@ def check_data(name: str, data: Any) -> None:
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
             f"the task's {name} is a {type(data).__name__}, an iterator, which can be read only "
-            "once. Pass an object whose `__iter__` creates a new iterator each time."
+            "once. Pass a list of its samples, or an object whose `__iter__` creates a new "
+            "iterator each time."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)
@@ -78,11 +79,12 @@ def _check_length(name: str, data: Any) -> None:
         if is_stream(data):
             return
         raise UsageError(
-            f"len({name}) raised {type(error).__name__}: {error}. Return the number of samples "
-            "from `__len__`, an integer of 0 or more."
+            f"`__len__` of the task's {name} ({type(data).__name__}) raised "
+            f"{type(error).__name__}: {error}. Return the number of samples from `__len__`, an "
+            "integer of 0 or more."
         ) from error
     if not hasattr(type(length), "__index__") or length < 0:
         raise UsageError(
-            f"len({name}): {type(data).__name__}.__len__ returned {length!r}. Return the number of "
-            "samples from it, an integer of 0 or more."
+            f"`__len__` of the task's {name} ({type(data).__name__}) returned {length!r}. Return "
+            "the number of samples from it, an integer of 0 or more."
         )

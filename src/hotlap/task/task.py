@@ -11,6 +11,14 @@ from hotlap.errors import UsageError, unknown_name
 from hotlap.task.data_sets import check_data, is_stream, samples_in
 
 PER = ("step", "epoch")
+_CALLS = {
+    "model": "model()",
+    "loss": "loss(model, batch)",
+    "optimizer": "optimizer(model)",
+    "transform": "transform(sample)` or `transform(sample, generator)",
+    "batch_transform": "batch_transform(batch, draws)",
+}
+"""Function of a task -> how it is called, for messages."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,8 @@ class Task:
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
                 raise UsageError(
-                    f"{name}={getattr(self, name)!r} is not callable. Expected: a function, see "
-                    f"`hotlap.Task.{name}`."
+                    f"the task's {name}={getattr(self, name)!r} is not callable. Expected: a "
+                    f"function that is called as `{_CALLS[name]}`."
                 )
         if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
             raise UsageError(
@@ -134,14 +142,14 @@ class Task:
         for name in ("transform", "batch_transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UsageError(
-                    f"{name}={getattr(self, name)!r} is not callable. Expected: a function, see "
-                    f"`hotlap.Task.{name}`, or None."
+                    f"the task's {name}={getattr(self, name)!r} is not callable. Expected: a "
+                    f"function that is called as `{_CALLS[name]}`, or None."
                 )
         if self.steps_per_epoch == 0:
             raise UsageError(
                 f"a step takes {self.logical_batch} samples, but the task's data has only "
-                f"{self.samples}, and drop_last=True drops an incomplete step. Use a smaller "
-                "batch_size or accumulate in the task, or drop_last=False."
+                f"{self.samples}, and drop_last=True drops an incomplete step. Set drop_last=False "
+                f"in the task, or reduce batch_size times accumulate to {self.samples} or less."
             )
 
     def _check_one_of(self, one: str, other: str) -> None:
@@ -156,16 +164,17 @@ class Task:
     def _check_measures(self) -> None:
         if self.evaluate is not None and not callable(self.evaluate):
             raise UsageError(
-                f"evaluate={self.evaluate!r} is not callable. Expected: a function "
-                "evaluate(model, batch), or None."
+                f"the task's evaluate={self.evaluate!r} is not callable. Expected: a function that "
+                "is called as `evaluate(model, batch)`, or None."
             )
         if self.evaluate is not None and self.metrics:
             raise UsageError(
                 "hotlap.Task() was given both evaluate and metrics (with "
-                f"{', '.join(sorted(self.metrics))}). Remove one of the two: "
-                "evaluate(model, batch) can return these metrics as well."
+                f"{', '.join(sorted(self.metrics))}). Remove metrics, and return these values from "
+                "evaluate(model, batch) as well; or remove evaluate."
             )
-        for name, measure in {**self.metrics, "evaluate": self.evaluate}.items():
+        named = {f"metrics['{name}']": each for name, each in self.metrics.items()}
+        for name, measure in {**named, "evaluate": self.evaluate}.items():
             if measure is not None:
                 _check_call(name, measure, "model, batch")
         if "loss" in self.metrics:
@@ -185,9 +194,9 @@ class Task:
             return
         if self.lengths is None:
             raise UsageError(
-                f"tokens_per_batch={self.tokens_per_batch} was given without lengths. Pass "
-                "lengths=[...] to hotlap.Task, one integer per sample, or a function of a sample "
-                "that returns one."
+                f"the task's tokens_per_batch={self.tokens_per_batch} was given without lengths. "
+                "Pass lengths=[...] to hotlap.Task as well, one integer per sample, or "
+                "lengths=FUNCTION, a function of a sample that returns one."
             )
         if self.drop_last:
             raise UsageError(

@@ -130,18 +130,20 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         if kept:
             raise Refusal(
                 f"the environment already sets {', '.join(kept)} in {' or '.join(VARIABLES)}, and "
-                "hotlap does not override it. Remove this setting from these variables to use the "
-                "plan's value, or use a plan without allocator."
+                "hotlap does not override this. Remove this setting from these variables to use "
+                "the plan's value, or use a plan without allocator."
             )
         if "backend" in wanted:
             raise Refusal(
                 f"backend='{options.backend}' must be chosen before torch is imported. Set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts, and "
+                "remove `allocator` from the plan: the variable alone has the same effect."
             )
         if not process_settings.set_allocator(text({**now, **wanted})):
             raise Refusal(
                 "this version of torch cannot change its allocator's settings at runtime. Set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts, and "
+                "remove `allocator` from the plan: the variable alone has the same effect."
             )
         # torch forgets what is not named, but for the segments, which have to be told.
         return lambda: _restore(text({"expandable_segments": "False", **now}))

@@ -57,7 +57,10 @@ def _why_not_on(device: str, options: Options) -> str | None:
             f"in the plan's [techniques.attention] to one of: {allowed}."
         )
     if options.kernel == "xformers" and find_spec("xformers") is None:
-        return "kernel='xformers' needs the package xformers; run `pip install xformers`"
+        return (
+            "kernel='xformers' needs the package xformers, which is not installed. Install it with "
+            "`pip install xformers`, or set another `kernel` in the plan's [techniques.attention]."
+        )
     return None
 
 

@@ -92,7 +92,10 @@ def why_not(task: TaskFacts) -> str | None:
 
 
 def _no_device(device: str) -> str:
-    return f"no CUDA device is in use (device='{device}'); train on a CUDA GPU to use cuda_graph"
+    return (
+        f"no CUDA device is in use (device='{device}'). Train on a CUDA GPU to use cuda_graph, or "
+        "use a plan without it."
+    )
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
@@ -112,7 +115,10 @@ def obstacle(target: StepTarget) -> str | None:
 
     reason = cannot_leave_out(target.optimizer)
     if reason is not None:
-        return f"{reason}. Use a plan without cuda_graph."
+        return (
+            "cuda_graph needs an optimizer whose updates can be skipped on the device, but "
+            f"{reason}. Use a plan without cuda_graph."
+        )
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         if any(map(_is_a_users, getattr(target.optimizer, hooks, {}).values())):
             return (

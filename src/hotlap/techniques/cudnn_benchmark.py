@@ -47,9 +47,9 @@ def apply(target: ProcessTarget) -> ProcessTarget:
             )
         if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
             raise Refusal(
-                "`torch.use_deterministic_algorithms` or `torch.backends.cudnn.deterministic` is "
-                "set to True, which rules out cudnn_benchmark. Set both to False, or use a plan "
-                "without cudnn_benchmark."
+                "deterministic algorithms are on, by `torch.use_deterministic_algorithms(True)`, "
+                "`torch.backends.cudnn.deterministic = True` or `deterministic` in the plan, which "
+                "rules out cudnn_benchmark. Remove this, or use a plan without cudnn_benchmark."
             )
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = True

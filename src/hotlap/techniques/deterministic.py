@@ -75,7 +75,8 @@ def _set(options: Options, device: str) -> Callable[[], None]:
             undo()
             raise Refusal(
                 f"this process used cuBLAS before the environment variable {_VARIABLE} was set, "
-                f"which is too late. Set {_VARIABLE}={_WORKSPACE} before the process starts."
+                f"which is too late. Set {_VARIABLE}={_WORKSPACE} in the environment before the "
+                "process starts, and keep `deterministic` in the plan; or use a plan without it."
             )
     return undo
 

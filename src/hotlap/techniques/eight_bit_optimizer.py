@@ -61,7 +61,10 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def _explain_absence(package: str) -> str:
-    return f"{package} is not installed. Install it: pip install {package}"
+    return (
+        f"the package {package} is not installed. Install it with `pip install {package}`, "
+        f"{_OR_WITHOUT}"
+    )
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
@@ -132,7 +135,7 @@ def _kind(plain: Any) -> str:
     if len(ways) > 1:
         raise Refusal(
             "the parameter groups have different values of `decoupled_weight_decay`, and an 8-bit "
-            "optimizer has one for all groups. Set the same value in all groups."
+            f"optimizer has one for all groups. Set the same value in all groups, {_OR_WITHOUT}"
         )
     return "AdamW" if ways == {True} else "Adam"
 

@@ -105,8 +105,9 @@ def _switch_live(*, on: bool) -> None:
     if _flushes(_ELEMENTS) != on:
         raise Refusal(
             "flush_denormal could not be switched in threads that run already "
-            "(`omp_pause_resource_all` failed). Use it in a plan file: it is then applied before "
-            "torch's threads start."
+            "(`omp_pause_resource_all` failed). Use a plan without it; or, for a recipe, add "
+            "[techniques.flush_denormal] to a plan file and pass that file to `hotlap train "
+            "--plan`, which applies it before the first step."
         )
 
 

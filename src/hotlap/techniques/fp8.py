@@ -47,7 +47,10 @@ def why_not(task: TaskFacts) -> str | None:
 
 def _explain_absence() -> str | None:
     if find_spec("transformer_engine") is None:
-        return f"Transformer Engine is not installed. Install it: {INSTALL}"
+        return (
+            f"Transformer Engine is not installed. Install it with `{INSTALL}`, or use a plan "
+            "without fp8."
+        )
     return None
 
 
@@ -120,7 +123,8 @@ def apply(target: ModelTarget) -> ModelTarget:
         twins = [(linear, *_engine_linear(linear)) for linear in chosen]
     except (ImportError, OSError) as error:
         raise Refusal(
-            f"Transformer Engine cannot be imported: {error}. Install it for this torch: {INSTALL}"
+            f"Transformer Engine cannot be imported: {error}. Install it for this torch with "
+            f"`{INSTALL}`, or use a plan without fp8."
         ) from error
     calls = {"fp8": 0, "plain": 0}
     for linear, forward, _ in twins:

@@ -58,13 +58,14 @@ def apply(target: ProcessTarget) -> ProcessTarget:
         if not process_settings.is_glibc():
             raise Refusal(
                 "this process uses another `malloc` than that of the GNU C library, for example "
-                "jemalloc by LD_PRELOAD. Unset LD_PRELOAD, or use a host with glibc."
+                "jemalloc by LD_PRELOAD. Unset LD_PRELOAD if it names such a library, or use a "
+                "plan without host_allocator."
             )
         for name in (*VARIABLES, *_OTHERS):
             if os.environ.get(name, VARIABLES.get(name)) != VARIABLES.get(name):
                 raise Refusal(
                     f"the environment variable {name}={os.environ[name]} is set, and hotlap does "
-                    "not override it. Unset it to use host_allocator."
+                    f"not override it. Unset {name}, or use a plan without host_allocator."
                 )
         return process_settings.keep_freed_memory()
 

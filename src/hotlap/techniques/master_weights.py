@@ -31,8 +31,9 @@ def why_not(task: TaskFacts) -> str | None:
 
 def _on_batch_norm(name: str) -> str:
     return (
-        f"the model has a {name}, and bfloat16 is too narrow for its running statistics. Use "
-        "autocast instead of master_weights: it keeps them in float32."
+        f"the model has a {name}, and bfloat16 is too narrow for its running statistics. In the "
+        "plan, replace [techniques.master_weights] by [techniques.autocast], which keeps these "
+        "statistics in float32."
     )
 
 
@@ -81,14 +82,14 @@ def _check(module: Any) -> None:
         if getattr(each, "max_norm", None) is not None:
             raise Refusal(
                 f"{type(each).__name__} has max_norm={each.max_norm}, so its forward changes its "
-                "weights, which master_weights cannot keep in step. Use autocast instead of "
-                "master_weights: it keeps the weights in float32."
+                "weights, which the float32 master weights would not follow. In the plan, replace "
+                "[techniques.master_weights] by [techniques.autocast], which has no master weights."
             )
         if getattr(each, "sparse", False):
             raise Refusal(
                 f"{type(each).__name__} has sparse=True, and sparse gradients cannot be added to "
-                "float32 master weights. Set sparse=False, or use autocast instead of "
-                "master_weights."
+                "float32 master weights. Set sparse=False in the model, or replace "
+                "[techniques.master_weights] in the plan by [techniques.autocast]."
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:

@@ -51,8 +51,9 @@ class Buffers:
             if holder[key] is not copy or copy._version > 0:
                 raise UsageError(
                     f"the model's forward writes to its buffer {path}, which master_weights holds "
-                    "in bfloat16, so the values would lose precision. Use autocast instead of "
-                    "master_weights: it keeps buffers in float32."
+                    "in bfloat16, so the values would lose precision. In the plan, replace "
+                    "[techniques.master_weights] by [techniques.autocast], which keeps buffers in "
+                    "float32."
                 )
 
     def _before_forward(self, *_: Any) -> None:

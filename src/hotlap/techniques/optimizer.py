@@ -27,8 +27,8 @@ _ELSEWHERE = (
     "torch.optim. Use one of these, or a plan without `optimizer`."
 )
 _OWN_CHOICE = (
-    "the optimizer was created with {}={}, which hotlap does not override. Remove this argument to "
-    "let hotlap choose the implementation."
+    "the optimizer was created with {}={}, which hotlap does not override. Remove this argument of "
+    "the optimizer, or use a plan without the technique `optimizer`."
 )
 _OR_WITHOUT = "or use a plan without the technique `optimizer`."
 
@@ -89,9 +89,9 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             raise Refusal(reason)
         if _has_twice(group["params"]):
             raise Refusal(
-                f"parameter group {number} holds a parameter twice, or two that share memory, and "
-                f"{options.implementation} updates all parameters of a group at the same time. "
-                "Pass each parameter once."
+                f"parameter group {number} of the optimizer holds a parameter twice, or two that "
+                f"share memory, but implementation='{options.implementation}' updates all "
+                f"parameters of a group at once. Pass each to the optimizer once, {_OR_WITHOUT}"
             )
         for p in group["params"]:
             if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:

@@ -21,7 +21,8 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 _NO_DEVICE = (
-    "no CUDA device trains the model, so batches stay on the host. Train on one to use `pinned`."
+    "no CUDA device trains the model, so batches stay on the host. Train on a CUDA GPU to use "
+    "`pinned`, or use a plan without it."
 )
 
 
@@ -47,8 +48,9 @@ def why_not(task: TaskFacts) -> str | None:
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal(
-            "pinned is for recipes, but this is a script, which moves its batches itself. Set "
-            "pin_memory=True in its DataLoader and non_blocking=True in its `.to`."
+            "pinned is for recipes, but this is a script, which moves its batches itself. Remove "
+            "`pinned` from the plan; for a similar effect, set pin_memory=True in the script's "
+            "DataLoader and non_blocking=True where it calls `.to(device)`."
         )
     if target.device is None or not target.device.can_pin:
         raise Refusal(_NO_DEVICE)

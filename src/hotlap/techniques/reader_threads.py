@@ -30,8 +30,8 @@ from hotlap.task import is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 _SCRIPT = (
-    "the DataLoader of a script cannot read with threads. Use `hotlap train` with a recipe, or the "
-    "technique `workers` instead of `reader_threads`."
+    "the DataLoader of a script cannot read with threads. Use `hotlap train` with a recipe, or "
+    "replace [techniques.reader_threads] in the plan by [techniques.workers] with `count = N`."
 )
 
 
@@ -57,18 +57,22 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_SCRIPT)
     if loader.num_workers > 0:
         raise Refusal(
-            f"{loader.num_workers} worker processes of the DataLoader read the samples, and "
-            "`reader_threads` would read them too. Remove `reader_threads` from the plan; or keep "
-            "it, and remove `workers` from the plan or set num_workers=0."
+            f"{loader.num_workers} worker processes of `workers` read the samples already, so "
+            "threads cannot read them too. Remove [techniques.workers] from the plan to read with "
+            "threads, or [techniques.reader_threads] to read with worker processes."
         )
     if is_stream(loader.dataset):
         raise Refusal(
             f"{type(loader.dataset).__name__} is an iterable dataset, from which threads cannot "
-            "read samples by index. Use `workers` instead of `reader_threads`."
+            "read samples by index. In the plan, replace [techniques.reader_threads] by "
+            "[techniques.workers] with `count = N`."
         )
     problem = Reach(loader.dataset).problem
     if problem is not None:
-        raise Refusal(problem)
+        raise Refusal(
+            f"{problem}, so it is not certain that several threads read the same samples. Use a "
+            "plan without reader_threads, or remove this from the dataset."
+        )
     loader.reader_threads = options.count
     loader.prefetch_factor = options.prefetch
     return target

@@ -115,8 +115,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         if "forward" in vars(block):
             raise Refusal(
                 f"the `forward` of module '{name}' was replaced on the instance, so recompute "
-                f"cannot wrap it. Use the `forward` of its class {type(block).__name__}, or use a "
-                "plan without recompute."
+                "cannot wrap it. Remove this replacement, so that the `forward` of the class "
+                f"{type(block).__name__} is called, or use a plan without recompute."
             )
     seen = _Seen(len(chosen), len(found))
     seen.drawing |= {name for name, block in chosen.items() if _names_random(block)}

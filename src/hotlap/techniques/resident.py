@@ -41,8 +41,9 @@ from hotlap.techniques.record import (
 
 _COLLATE = (
     "the DataLoader has a collate_fn of its own (in a recipe: `collate` of the task), which "
-    "resident supports only in scripts without worker processes. Remove it to use "
-    "`torch.utils.data.default_collate`, or use a plan without resident."
+    "resident supports only in scripts without worker processes. Remove this function to use "
+    "`torch.utils.data.default_collate`, set num_workers=0 if this is a script, or use a plan "
+    "without resident."
 )
 
 
@@ -64,8 +65,8 @@ def why_not(task: TaskFacts) -> str | None:
     loaders = task.training_loaders
     if not loaders:
         return (
-            "the training loop does not use a DataLoader. Wrap the dataset in a `DataLoader` to "
-            "use resident."
+            "the training loop does not use a DataLoader, whose samples resident could keep in "
+            "memory. Wrap the dataset in a `DataLoader`, or use a plan without resident."
         )
     if not any(loader.map_style for loader in loaders):
         return _on_stream(loaders[0].dataset)
@@ -76,7 +77,8 @@ def why_not(task: TaskFacts) -> str | None:
 
 def _on_stream(name: str) -> str:
     return (
-        f"{name} is not a map-style dataset. Expected: a dataset with `__getitem__` and `__len__`."
+        f"{name} is not a map-style dataset. Expected: a dataset with `__getitem__` and "
+        "`__len__`; or use a plan without resident."
     )
 
 

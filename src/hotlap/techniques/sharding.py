@@ -192,8 +192,9 @@ def blocks_of(module: Any, options: Options) -> dict[str, Any]:
     if absent:
         classes = sorted({type(part).__name__ for part in module.modules()} - {"ModuleList"})
         raise Refusal(
-            f"`wrap` in the plan's `sharding` names the class `{min(absent)}`, which the model "
-            f"does not contain. Expected: some of {', '.join(classes)}."
+            f"`wrap` in the plan's [techniques.sharding] names the class `{min(absent)}`, but no "
+            "submodule of the model has this class. Expected: one or more of "
+            f"{', '.join(classes)}, separated by commas."
         )
     return {
         name: part

@@ -34,13 +34,14 @@ class Options:
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
         return (
-            f"count={options.count} is more than the {host.cores} usable cores of this host. "
-            f"Expected: 1 to {host.cores}."
+            f"count={options.count} in [techniques.threads] of the plan is more than the "
+            f"{host.cores} usable cores of this host. Expected: 1 to {host.cores}."
         )
     if task.threads == options.count:
         return (
-            f"count={options.count} is the script's number of threads already, so nothing would "
-            f"change. Choose another number from 1 to {host.cores}, or use a plan without threads."
+            f"count={options.count} in [techniques.threads] of the plan is the script's number of "
+            "threads already, so nothing would change. Choose another number from 1 to "
+            f"{host.cores}, or use a plan without threads."
         )
     return None
 

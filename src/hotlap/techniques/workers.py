@@ -58,8 +58,8 @@ class Options:
 def why_not(task: TaskFacts) -> str | None:
     if not task.training_loaders:
         return (
-            "the training loop does not use a DataLoader. Wrap the dataset in a `DataLoader` to "
-            "use workers."
+            "the training loop does not use a DataLoader, which worker processes could read for. "
+            "Wrap the dataset in a `DataLoader`, or use a plan without workers."
         )
     if not any(loader.map_style for loader in task.training_loaders):
         return _on_stream(task.training_loaders[0].dataset)
@@ -69,14 +69,13 @@ def why_not(task: TaskFacts) -> str | None:
 def _on_stream(name: str) -> str:
     return (
         f"{name} is an iterable dataset, which every worker process would read in full. Expected: "
-        "a map-style dataset, with `__getitem__` and `__len__`."
+        "a map-style dataset, with `__getitem__` and `__len__`; or use a plan without workers."
     )
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.parcel import Ear, Parcels
     from hotlap.feed.purity.in_workers import why_not_in_one_thread, why_not_in_workers
-    from hotlap.feed.purity.reach import Reach
     from hotlap.feed.readers.standing_workers import StandingWorkers, why_not_standing
 
     loader, own = target.loader, target.loader.num_workers
@@ -85,7 +84,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_on_stream(type(loader.dataset).__qualname__))
     if own != options.count:
         data = loader.dataset
-        problem = _sharing_problem(data) if is_iterable else Reach(data).problem
+        problem = _sharing_problem(data)
         if problem is None and target.own_order and own == 0 and not is_iterable:
             problem = why_not_in_one_thread(data)
         if problem is not None:
@@ -131,10 +130,17 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     return target
 
 
-def _sharing_problem(stream: Any) -> str | None:
+def _sharing_problem(data: Any) -> str | None:
     from hotlap.feed.purity.dataset_attributes import own_iterator
+    from hotlap.feed.purity.reach import Reach
 
-    path = own_iterator(stream)
+    if not is_stream(data):
+        problem = Reach(data).problem
+        return problem and (
+            f"{problem}, so it is not certain that worker processes read the same samples. Use a "
+            "plan without workers, or remove this from the dataset."
+        )
+    path = own_iterator(data)
     if path is None:
         return None
     return (
@@ -150,7 +156,9 @@ def _unfit_loader(loader: Any, count: int) -> str | None:
     own = loader.num_workers
     if own != count and loader.worker_init_fn is not None:
         keep = (
-            f"Set count={own} in the plan's [techniques.workers]" if own else "Remove the function"
+            f"Set count={own} in the plan's [techniques.workers]"
+            if own
+            else "Remove worker_init_fn"
         )
         return (
             f"the DataLoader has num_workers={own} and a worker_init_fn, which may do something "

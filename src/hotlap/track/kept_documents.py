@@ -38,8 +38,8 @@ def check_findings(folder: Path, about: Mapping[str, Any]) -> None:
     theirs, mine = None if info is None else subject_of(info.task), subject_of(about)
     if theirs is not None and theirs != mine:
         raise UsageError(
-            f"'{folder}' holds a run of '{theirs}', and '{mine}' was given. Choose another "
-            "--run-dir."
+            f"'{folder}' holds a run of '{theirs}', but this command was given '{mine}', and such "
+            "a folder keeps results of one script or recipe. Choose another folder with --run-dir."
         )
 
 

@@ -92,9 +92,10 @@ def read_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not is_run(folder):
         raise MissingFile(
-            f"'{folder}' is not a run's folder: it has neither {RUN} nor {METRICS}. Expected: the "
-            "--run-dir of a `hotlap train` or `hotlap run`. (That of a `hotlap search` has a page "
-            "of its own, by `hotlap report`, and its runs are in its folder 'trials'.)"
+            f"'{folder}' is not a run's folder: it has neither {RUN} nor {METRICS}. Expected: a "
+            "folder that `hotlap train` or `hotlap run` was given with --run-dir. For the folder "
+            "of a `hotlap search`, use `hotlap report FOLDER`, or pass one of the runs in its "
+            "folder 'trials'."
         )
     records, _, unreadable = read_records(folder / METRICS)
     return Run(folder, RunInfo.read(folder), tuple(valid_records(records)), unreadable)
@@ -112,7 +113,7 @@ def read_given(folder: str | Path) -> Run:
     except OSError as error:
         raise UsageError(
             f"the run in '{folder}' cannot be read: '{error.filename}': {error.strerror or error}. "
-            "Choose the folder of another run, or make it a file that you may read."
+            "Make that path a file that you may read, or pass the folder of another run."
         ) from error
 
 

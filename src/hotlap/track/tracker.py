@@ -96,8 +96,8 @@ def check_trackers(names: Sequence[str]) -> None:
         known = TRACKERS.get(name)
         if known is None:
             raise UsageError(
-                f"{unknown_name(name, TRACKERS, 'tracker')} For a tracker of your own, use "
-                "module:NAME."
+                f"{unknown_name(name, TRACKERS, 'tracker')} For a class of your own, pass "
+                "module:NAME, as in `--track my_module:MyTracker`."
             )
         if importlib.util.find_spec(known.module) is None:
             raise UsageError(
@@ -116,8 +116,9 @@ def _check_outside(name: str) -> None:
     found = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], places)
     if not attribute.isidentifier():
         raise UsageError(
-            f"--track {name} names no class. Expected: module:NAME of a class that is called with "
-            "a hotlap.track.tracker.TrackedRun."
+            f"--track {name} names no class. Expected: module:NAME, as in "
+            "`my_module:MyTracker`, where NAME is a class that is called with a "
+            "hotlap.track.tracker.TrackedRun."
         )
     if found is None:
         raise UsageError(

@@ -77,8 +77,8 @@ def fit_plain(
     if accept == "exact":
         raise UsageError(
             f"the recipe fits into {memory / 2**20:,.0f} MiB only in micro-batches of at most "
-            f"{found.largest} samples, which sum gradients in another order, so they are not "
-            "exact. Use --accept rounding, or a larger --memory."
+            f"{found.largest} samples. These sum gradients in another order, so no plan with them "
+            "is exact, as --accept exact demands. Use --accept rounding, or a larger --memory."
         )
     base = found.plan()
     words = f"the plain recipe does not fit into {memory / 2**20:,.0f} MiB; with {base} it does"

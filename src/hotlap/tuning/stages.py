@@ -126,14 +126,15 @@ def check_request(
             raise UsageError(unknown_name(name, known, "--only: technique"))
     if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
         parent = f"the folder '{out.parent}' does not exist or is read-only"
+        why = "it is a folder" if out.is_dir() else parent
         raise UsageError(
-            f"--out '{out}' cannot be written: {'it is a folder' if out.is_dir() else parent}. "
-            "Choose a file in a folder that you can write to."
+            f"the plan file '{out}' cannot be written: {why}. Use --out FILE to write the plan to "
+            "a file in a folder that you can write to."
         )
     if out is not None and out.exists() and not is_plan_file(out):
         raise UsageError(
-            f"--out '{out}' exists and is not a plan file, so it is not overwritten. Choose "
-            "another file."
+            f"'{out}', where the plan would be written, exists and is not a plan file, so it is "
+            "not overwritten. Use --out FILE to write the plan to another file."
         )
     return known
 

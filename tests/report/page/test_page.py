@@ -382,7 +382,7 @@ def test_a_document_that_lacks_what_its_kind_has_is_refused_and_writes_nothing(
     tmp_path: Path,
 ) -> None:
     document = documents.tuning() | {"speedup": {"median": None}}
-    with pytest.raises(UsageError, match="lacks what a document of the kind 'tuning' holds"):
+    with pytest.raises(UsageError, match="is not a complete document of the kind 'tuning'"):
         write_page(document, tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 

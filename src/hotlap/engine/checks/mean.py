@@ -139,10 +139,10 @@ def _describe(samples: int, place: int, share: float) -> str:
     return (
         f"the loss is not a mean over the batch's samples: the gradient of {samples} samples "
         f"{differs} the combined gradient of {place} and "
-        f"{samples - place} of them, so a step cannot be split. If the loss is a sum divided "
-        "by a count (of tokens, or of class weights), return (sum, count) from loss(). If not, "
-        "set accumulate=1 in the task, remove --micro-batch and the plan's `micro_batch`, and "
-        "use one device."
+        f"{samples - place} of them. Such a loss cannot be computed in micro-batches or on several "
+        "devices. If it is a sum divided by a count (of tokens, or of class weights), return (sum, "
+        "count) from loss(). If not, set accumulate=1 in the task, remove --micro-batch and the "
+        "plan's `micro_batch`, and use one device."
     )
 
 

@@ -37,12 +37,13 @@ _DATA = (
     "split or shuffle it only with a fixed seed."
 )
 _PLAN = (
-    "A plan is used in full only where it was measured, and elsewhere its exact techniques only. "
-    "Start the ranks on machines with the same CPU and the same torch, or remove --plan."
+    "A plan is used in full only on a machine like the one where it was measured; elsewhere, only "
+    "its exact techniques are used. Start the ranks on machines with the same CPU and the same "
+    "torch, or remove --plan."
 )
 _SAME = (
-    "Remove differences between the processes, such as the time, or packages and environment "
-    "variables of one host."
+    "Remove from the recipe what differs between processes, such as the current time, and use the "
+    "same packages and environment variables on every host."
 )
 
 
@@ -51,7 +52,8 @@ def check_batch(task: Task, reduce: Reduce) -> None:
     if task.logical_batch < reduce.world:
         raise UsageError(
             f"a step has {task.logical_batch} samples, fewer than the {reduce.world} ranks that "
-            f"share them. Use a batch size of at least {reduce.world}, or fewer devices."
+            f"share them. Increase batch_size (or tokens_per_batch) in the task until a step has "
+            f"at least {reduce.world} samples, or use at most {task.logical_batch} devices."
         )
 
 
@@ -90,12 +92,13 @@ def check_start(
     """
     if reduce.world == 1:
         return
+    step = "none" if saved is None else f"'{saved.path.name}'"
     own = {
-        "the checkpoint to resume from": "none" if saved is None else f"'{saved.path.name}'",
+        "the checkpoint to resume from": step,
         "the checkpoint's checksum": "none"
         if saved is None
         else read_manifest(saved.path)["checksum"],
-        "that checkpoint": "loaded" if failure is None else "damaged, so not loaded",
+        f"checkpoint {step}": "loaded" if failure is None else "damaged, so not loaded",
         **{name: repr(value) for name, value in values.items()},
     }
     found = _first_other(reduce, own)
@@ -105,7 +108,8 @@ def check_start(
     advice = _SAME
     if name not in values:
         advice = (
-            "Use a --run-dir that all nodes share, or copy the newest checkpoint to each of them."
+            "Use a --run-dir that all nodes share, or copy the newest intact checkpoint of one "
+            "node into the run folder of every node."
         )
     raise UsageError(
         f"{name} is {other} on rank {rank}, but {first} on rank 0. Expected: the same on every "
@@ -127,8 +131,9 @@ def check_given(given: Mapping[str, Any], source: Any, reduce: Reduce) -> None:
     if found is not None:
         rank, name, *_ = found
         raise UsageError(
-            f"'{name}' in '{source}' is another one on rank {rank} than on rank 0. Expected: the "
-            "same file on every rank. Copy it to each node, or put it where all nodes read it."
+            f"'{name}' in '{source}' differs between rank {rank} and rank 0. Expected: the same "
+            "file on every rank. Copy one file to that path on every node, or pass a path that all "
+            "nodes share."
         )
 
 

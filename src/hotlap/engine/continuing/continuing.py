@@ -83,10 +83,10 @@ def _continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None
 def _check_sharing(built: BuiltRun) -> None:
     if built.sharding is not None:
         raise UsageError(
-            "a run of a plain script cannot be continued with `sharding` in the plan. Use "
-            "--weights instead of --continue to start a new run from its weights. To keep the "
-            "optimizer's state, continue without `sharding`, save a checkpoint, and resume that "
-            "one with `sharding`."
+            "--continue cannot be used with `sharding` in the plan. To start a new run from the "
+            "weights, use --weights instead of --continue. To keep the optimizer's state, remove "
+            "[techniques.sharding] from the plan and train with --run-dir until a checkpoint is "
+            "saved there; then add it again, and use --resume auto with the same --run-dir."
         )
 
 
@@ -96,9 +96,9 @@ def _check_state(built: BuiltRun, run: ForeignRun, named: NamedStates, position:
         return
     raise UsageError(
         f"'{run.keys['optimizer']}' in '{run.path}' holds no state for any of {named.parameters} "
-        f"parameters, although {position.step} steps were done. Save `optimizer.state_dict()` "
-        "after training, or use --weights instead of --continue to start a new run from the "
-        "weights."
+        f"parameters, although {position.step} steps were done. Use --weights instead of "
+        "--continue to start a new run from the weights; or, if you can run the script again, save "
+        "`optimizer.state_dict()` after its last step."
     )
 
 

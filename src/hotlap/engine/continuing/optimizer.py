@@ -74,7 +74,7 @@ def name_states(built: BuiltRun, run: ForeignRun, weights: Mapping[str, Any]) ->
     if "eight_bit_optimizer" in built.plan.techniques:
         raise UsageError(
             "the plan has `eight_bit_optimizer`, whose state has another form than the one in "
-            f"'{run.path}'. Remove it from the plan to continue that run."
+            f"'{run.path}'. Remove [techniques.eight_bit_optimizer] from the plan."
         )
     own, groups = built.optimizer.param_groups, run.optimizer["param_groups"]
     _check_sizes(own, groups, run)
@@ -158,29 +158,31 @@ def _check_sizes(own: list[Any], groups: Any, run: ForeignRun) -> None:
     ):
         raise UsageError(
             f"'{run.keys['optimizer']}' in '{run.path}' is not a state dict of an optimizer: "
-            "`state` must be a dictionary, and `param_groups` a list of dictionaries. Save "
-            "`optimizer.state_dict()` there, or pass --keys optimizer=KEY if another key holds it."
+            "`state` must be a dictionary, and `param_groups` a list of dictionaries. Pass --keys "
+            "optimizer=KEY if another key holds it. If none does, use --weights instead of "
+            "--continue to start a new run from the weights."
         )
     mine, theirs = [len(g["params"]) for g in own], [len(g["params"]) for g in groups]
     if mine != theirs:
         raise UsageError(
             f"the optimizer in '{run.path}' has {_list_sizes(theirs)}, and the recipe's has "
-            f"{_list_sizes(mine)}. Use the script's parameter groups in the recipe, in the same "
-            "order."
+            f"{_list_sizes(mine)}. Create the script's parameter groups, in the same order, in the "
+            "recipe's optimizer(model)."
         )
     indices = [index for group in groups for index in group["params"]]
     known = set(indices)
     unknown = [key for key in states if key not in known]
     if unknown or len(known) != len(indices):
+        repeated = next((each for each in indices if indices.count(each) > 1), None)
         what = (
-            f"a state of parameter {unknown[0]!r}, which is in no group"
+            f"has a state of parameter {unknown[0]!r}, which is in none of its `param_groups`"
             if unknown
-            else "a parameter in two groups"
+            else f"has parameter {repeated!r} more than once in its `param_groups`"
         )
         raise UsageError(
-            f"the optimizer in '{run.path}' has {what}. Expected: each parameter in one group, and "
-            "states of these parameters only. Save `optimizer.state_dict()` again, or use "
-            "--weights instead of --continue to start a new run from the weights."
+            f"the optimizer in '{run.path}' {what}, unlike any `optimizer.state_dict()` of torch. "
+            "Use --weights instead of --continue to start a new run from the weights; or, if you "
+            "can run the script again, save `optimizer.state_dict()` unchanged."
         )
 
 
@@ -264,11 +266,11 @@ def _remedy(key: str, theirs: Mapping[str, Any], given: Any) -> str:
     """Say what to set a hyperparameter to: a rate that a scheduler has moved is no script's own."""
     began = theirs.get("initial_lr")
     if key != "lr" or began is None or is_same(began, given):
-        return f"the recipe's to {given!r}."
+        return f"`{key}` in the recipe's optimizer(model) to {given!r}."
     return (
-        f"the recipe's to {began!r}, with which the script began, and use the script's scheduler "
-        f"as `schedule` in the task; or set the recipe's to {given!r} to continue at a constant "
-        "rate."
+        f"`lr` in the recipe's optimizer(model) to {began!r}, with which the script began, and use "
+        f"the script's scheduler as `schedule` in the task; or set `lr` to {given!r} to continue "
+        "at a constant rate."
     )
 
 

@@ -64,8 +64,9 @@ def match_parameters(
             raise UsageError(
                 f"{where}. The names in the file are sorted, so the order of the parameters in the "
                 "script's optimizer is unknown. If the script's model defines its modules in the "
-                "file's order, use that order in the recipe's model. If not, load the file into "
-                "the script's model, and save the checkpoint again with its `state_dict()`."
+                "file's order, use that order in the recipe's model. If not, load these weights "
+                "into the script's model, and save the file again with `model.state_dict()` as "
+                f"'{key}'."
             )
         if len(indices) > 1 or mine != registered:
             raise UsageError(

@@ -88,9 +88,10 @@ def _as_told(counts: Counts, each: int, done: int, path: Path) -> tuple[Position
     more = max(0, (counts.updates or 0) - steps)
     if more >= each:
         raise UsageError(
-            f"--epochs-done {done} means {steps} steps of the recipe, but the optimizer in "
-            f"'{path}' has counted {counts.updates} updates. Use the script's batch size in the "
-            f"recipe, or pass --epochs-done {(counts.updates or 0) // each}."
+            f"--epochs-done {done} means fewer than {steps + each} steps of the recipe, whose "
+            f"epochs have {each}, but the optimizer in '{path}' has counted {counts.updates} "
+            "updates. Use the script's batch size in the recipe, or pass --epochs-done "
+            f"{(counts.updates or 0) // each}."
         )
     why = f"{_epochs(done)} done, as --epochs-done says"
     if more:
@@ -117,8 +118,8 @@ def _by_epochs(counts: Counts, each: int, by_step: bool, path: Path) -> tuple[Po
         why = f", assuming that it is numbered from 0; if not, pass --epochs-done {epoch}"
     else:
         raise UsageError(
-            f"how many epochs of the run in '{path}' were done is unclear: {counts}. Pass the "
-            "number of whole epochs, as in --epochs-done 3."
+            f"how many epochs of the run in '{path}' were done is unclear: {counts}, which should "
+            f"be {epoch} or {epoch + 1}. Pass the number of whole epochs, as in --epochs-done 3."
         )
     return Position(done * each, done), f"{_epochs(done)} done{why}"
 

@@ -171,7 +171,7 @@ def _difference(
             if wrong is not None:
                 return wrong
         elif not is_same(mine, given):
-            return f"'{key}' is {given!r}, in the recipe's {kind} {mine!r}"
+            return f"'{key}' is {given!r}, but {mine!r} in the recipe's {kind}"
     return None
 
 

@@ -171,7 +171,8 @@ def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
     if not seen:
         raise UsageError(
             "loss(model, batch) does not call the model, so the model's input is unknown. Call "
-            "`model(...)` in the loss."
+            "`model(...)` in the loss, or export a state dict: pass --to with a file name that "
+            "ends with .pt or .safetensors."
         )
     leaves, nested = pytree.tree_flatten(seen[0])
     return [each.detach() if isinstance(each, torch.Tensor) else each for each in leaves], nested
@@ -180,6 +181,8 @@ def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
 def _fixed_axis_message(what: str, before: Any, after: Any) -> str:
     return (
         f"the loss calls the model with {what}{before} for a batch of {_SAMPLES}, and {after} for "
-        f"one of {_SAMPLES + 1}, so the exported program could not take other batch sizes. "
-        "Expected: tensors whose dimensions are constant or multiples of the batch size."
+        f"one of {_SAMPLES + 1}, so the exported program could not take other batch sizes. In the "
+        "loss, pass the model constants, and tensors whose dimensions are constant or multiples of "
+        "the batch size; or export a state dict: pass --to with a file name that ends with .pt or "
+        ".safetensors."
     )

@@ -209,8 +209,8 @@ def memory_size(text: str) -> int:
     size = int(float(match["number"]) * _UNITS[match["unit"].upper()]) if match else 0
     if size < 1:
         raise UsageError(
-            f"'{text}' is not a memory size. Expected: a number of bytes, or a number with a unit, "
-            "as in `16GiB` or `800MiB`."
+            f"--memory: '{text}' is not a memory size. Expected: a number of bytes, or a number "
+            "with a unit, as in `16GiB` or `800MiB`."
         )
     return size
 
@@ -324,7 +324,7 @@ def _device_memory(device: str) -> int:
         if not torch.cuda.is_available():
             raise UsageError(
                 f"device '{device}' is not available on this machine, so its memory size is "
-                "unknown. Pass the size, as in `--memory 80GiB`."
+                "unknown. Add the size to this command, as in `--memory 80GiB`."
             )
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes()

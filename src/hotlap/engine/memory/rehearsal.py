@@ -308,8 +308,8 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
         if count > _MOST_READ:
             raise RunError(
                 f"the shapes of a batch of {count} samples cannot be inferred from batches of 2 "
-                f"and 3 samples: {irregular}. Or use a batch size of at most {_MOST_READ}, for "
-                "which a whole batch is read instead."
+                f"and 3 samples: {irregular}. Or use a batch size of at most {_MOST_READ} in the "
+                "task: then a whole batch is read instead."
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
@@ -328,22 +328,27 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     if type(two) is not type(three):
         raise _Irregular(
             f"the task's collate() returned a {type(two).__name__} for 2 samples, and a "
-            f"{type(three).__name__} for 3. Return the same type for every batch"
+            f"{type(three).__name__} for 3. Return the same type from collate() for every batch"
         )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
-        if added is None or two.dtype != three.dtype:
+        if two.dtype != three.dtype:
             raise _Irregular(
-                f"the task's collate() returned a tensor {two.dtype} {list(two.shape)} for 2 "
-                f"samples, and {three.dtype} {list(three.shape)} for 3. Return tensors of one "
-                "dtype, whose dimensions are constant or multiples of the number of samples"
+                f"the task's collate() returned a tensor of {two.dtype} for 2 samples, and of "
+                f"{three.dtype} for 3. Return the same dtype from collate() for every batch"
+            )
+        if added is None:
+            raise _Irregular(
+                f"the task's collate() returned a tensor of shape {list(two.shape)} for 2 samples, "
+                f"and {list(three.shape)} for 3. Return tensors from collate() whose dimensions "
+                "are constant or multiples of the number of samples"
             )
         return torch.empty(_grow_shape(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
                 f"the task's collate() returned the keys {list(two)} for 2 samples, and "
-                f"{list(three)} for 3. Return the same keys for every batch"
+                f"{list(three)} for 3. Return the same keys from collate() for every batch"
             )
         grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
@@ -357,7 +362,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
             f"the task's collate() returned a list of {len(two)} items for 2 samples, and of "
-            f"{len(three)} for 3. Return one item per sample, or one tensor for all samples"
+            f"{len(three)} for 3. Return one tensor for all samples from collate(), or a list of "
+            "as many items for every batch"
         )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)

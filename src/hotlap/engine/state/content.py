@@ -66,12 +66,13 @@ def _check_kinds(tensors: dict[str, dict[str, torch.Tensor]]) -> None:
     for file, group in tensors.items():
         for name, tensor in group.items():
             if not can_hold(tensor):
-                owner = "optimizer's state" if file == "optimizer" else "model's"
+                owner = "optimizer's state" if file == "optimizer" else "model's tensor"
                 raise UsageError(
                     f"the {owner} '{name}' has dtype {tensor.dtype} and layout {tensor.layout}, "
                     "which a checkpoint cannot store. Expected: a dense tensor of floating point, "
-                    "integer, bool or complex64 numbers. Convert it, keep its dense parts as "
-                    "buffers of their own (such as indices and values), or train without --run-dir."
+                    "integer, bool or complex64 numbers. Convert this tensor, and keep `indices` "
+                    "and `values` of a sparse one as two dense tensors; or remove --run-dir to "
+                    "train without checkpoints."
                 )
 
 

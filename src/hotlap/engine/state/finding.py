@@ -72,12 +72,13 @@ def find(
 def _why_none(folder: Path, problems: Sequence[str]) -> str:
     if not problems:
         return (
-            f"'{folder}' holds no checkpoint. Expected: a run's folder, or a folder `step-...` in "
-            "it."
+            f"'{folder}' holds no checkpoint. Expected: the folder RUN of a run that has saved "
+            f"one, or the folder of a checkpoint, as in RUN/{CHECKPOINTS}/step-000000000500."
         )
     return (
         f"'{folder}' holds no usable checkpoint: {'; '.join(problems)}. Use the recipe and the "
-        "plan that the run was started with, or the folder of another run."
+        "plan that the run was started with. If you did, use the folder of another run, or start a "
+        "new run with another --run-dir."
     )
 
 
@@ -104,6 +105,6 @@ def run_of(step: Path) -> Path:
     if root.name != CHECKPOINTS:
         raise UsageError(
             f"checkpoint '{step}' is not in a run's folder (RUN/{CHECKPOINTS}/step-...), so there "
-            "is no folder for new checkpoints. Pass one with --run-dir."
+            "is no folder for new checkpoints. Pass a new folder for them with --run-dir."
         )
     return root.parent

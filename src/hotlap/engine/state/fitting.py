@@ -62,8 +62,8 @@ def _wrong_position(built: BuiltRun, position: Mapping[str, int]) -> str | None:
     if is_inside and position["epoch"] * each + position["in_epoch"] == position["step"]:
         return None
     return (
-        f"step {position['step']} cannot be step {position['in_epoch']} of epoch "
-        f"{position['epoch'] + 1}, as an epoch has {each} steps"
+        f"its step {position['step']} of the run cannot be step {position['in_epoch']} of epoch "
+        f"{position['epoch'] + 1}, as the epochs of this task have {each} steps"
     )
 
 
@@ -114,7 +114,8 @@ def wrong_table(what: str, owner: Any, saved: Any) -> str | None:
         if is_known and key == "base_lrs" and list(given[key]) != list(own[key]):
             return f"'{key}' of the {what} is {given[key]!r}, the task's is {own[key]!r}"
         if is_known and (is_broken or not is_alike_inside(own[key], given[key])):
-            return f"'{key}' of the {what} is {given[key]!r}, not like {own[key]!r}"
+            kind = f"not of the kind of {own[key]!r} in the recipe"
+            return f"'{key}' of the {what} is {given[key]!r}, {kind}"
         if any(each != each for each in _rates(key, given[key])):
             return f"'{key}' of the {what} is NaN"
     return None

@@ -44,7 +44,8 @@ def wrong_groups(
     """
     groups = built.optimizer.param_groups
     if len(groups) != len(saved["groups"]):
-        return f"it has {len(saved['groups'])} parameter groups, the optimizer has {len(groups)}"
+        found = f"it has {len(saved['groups'])} parameter groups"
+        return f"{found}, the recipe's optimizer has {len(groups)}"
     for number, (own, kept) in enumerate(zip(groups, saved["groups"], strict=True)):
         front = f"{_GROUP}{number}/"
         values = {key: decode(value) for key, value in kept.items()}
@@ -54,7 +55,8 @@ def wrong_groups(
             if key not in values or key not in own:
                 return f"{where} is {'missing' if key in own else 'unknown'}"
             if not is_alike(own[key], values[key]):
-                return f"{where} is {values[key]!r}, not like {own[key]!r}"
+                kind = f"not of the kind of {own[key]!r} in the recipe"
+                return f"{where} is {values[key]!r}, {kind}"
         rate = values.get("lr", 0.0)
         if bool(torch.as_tensor(rate).lt(0).any()):
             return f"the learning rate of group {number} is {float(rate)}, which is negative"
@@ -151,7 +153,7 @@ def _wrong_state(
         value, sample = saved[key], like[key]
         if not isinstance(sample, torch.Tensor):
             if not is_alike(sample, decode(value)):
-                return f"has '{key}' = {value!r}, not like {sample!r}"
+                return f"has '{key}' = {value!r}, which is not of the kind of {sample!r}"
             continue
         if not isinstance(value, torch.Tensor) or value.is_complex() != sample.is_complex():
             return f"has '{key}', which is not {sample.dtype}"

@@ -171,9 +171,9 @@ def _join_state(built: BuiltRun, parameter: Any, found: Mapping[str, Any]) -> di
         empty: Any = None if make is None else make(parameter, key)
         if not hasattr(empty, "__tensor_flatten__"):
             raise UsageError(
-                f"the checkpoint's optimizer stores `{key}` in another format than this plan's "
-                f"optimizer: as {', '.join(sorted(tensors))}. Use --plan with the plan that the "
-                "run was started with; `run.json` in its folder shows it."
+                f"the checkpoint's optimizer stores `{key}` as {', '.join(sorted(tensors))}, "
+                "another format than that of this plan's optimizer. Pass the plan that the run was "
+                "started with to --plan; `run.json` in the run's folder shows its techniques."
             )
         names, context = empty.__tensor_flatten__()
         placed = {name: tensors[name].to(parameter.device) for name in names}

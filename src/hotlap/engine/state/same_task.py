@@ -60,7 +60,7 @@ def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Checkp
                 key, old, new = f"{key} ({name})", old.get(name), new.get(name)
             raise UsageError(
                 f"checkpoint '{where.path}' was saved by another task: {key} was {old}, now it is "
-                f"{new}{meaning}. Resume with the recipe and the parameters of that run. Only its "
-                "epochs or steps may change, and nothing that depends on them, such as a "
-                "schedule's length."
+                f"{new}{meaning}. Resume with the recipe and the parameters of the checkpoint's "
+                "run. Only `epochs` or `steps` of the task may change, and nothing that depends on "
+                "them, such as a schedule's length."
             )

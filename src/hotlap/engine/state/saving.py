@@ -275,4 +275,7 @@ def _not_finite(tensors: Tensors, trained: set[str]) -> str | None:
 def check_keep(keep: Any) -> None:
     """Refuse a number of steps that cannot be kept."""
     if type(keep) is not int or keep < 1:
-        raise UsageError(f"keep={keep!r} is not valid. Expected: an integer of at least 1.")
+        raise UsageError(
+            f"keep={keep!r} is not valid. Expected: an integer of at least 1, the number of "
+            "checkpoints to keep."
+        )

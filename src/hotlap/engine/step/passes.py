@@ -194,6 +194,7 @@ def scalar(number: Any) -> Any:
     if number.numel() != 1:
         raise RunError(
             f"loss() returned a count of shape {tuple(number.shape)}. Expected: (sum, count), "
-            "where count is one number: how many items are summed."
+            "where count is one number, how many items are summed, as in `losses.sum(), "
+            "losses.numel()`."
         )
     return number.reshape(())

@@ -85,9 +85,10 @@ class ShardedSum(RankSum):
             samples = max((samples for samples, _ in micros), default=2)
             raise RunError(
                 f"step {self.number} ran out of memory on rank {self._reduce.rank} in "
-                f"micro-batches of {samples} ({error}), and with `sharding` it cannot be repeated "
-                "in smaller ones. Resume from the last checkpoint with smaller micro-batches, as "
-                f"in --resume auto --micro-batch {-(-samples // 2)}."
+                f"micro-batches of {samples} samples ({error}), and with `sharding` the step "
+                "cannot be repeated in smaller ones. Resume from the last checkpoint with more "
+                "devices, or with smaller micro-batches, as in --resume auto --micro-batch "
+                f"{-(-samples // 2)}."
             ) from error
         self._sharding.updates += 1
         return share, count, ""
@@ -100,9 +101,9 @@ class ShardedSum(RankSum):
         if lacking:
             raise UsageError(
                 f"step {self.number} has {self.samples} samples for {self._reduce.world} ranks, "
-                "and with `sharding` each rank needs a sample in the first step that it takes. Use "
-                "fewer devices, or a batch size with at least one sample for each of them in "
-                "every step."
+                "and at least one rank got none. With `sharding`, each rank needs a sample in the "
+                "first step that it takes. Use fewer devices; or, in the task, set drop_last=True "
+                f"and batch_size to a multiple of {self._reduce.world}."
             )
         return int(most)
 

@@ -171,12 +171,18 @@ def _differs(loader: Any) -> str | None:
     if loader.worker_init_fn is not None:
         return (
             f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
-            "change its samples. Use num_workers=0, or remove worker_init_fn."
+            "change its samples. Set num_workers=0 in the DataLoader, or remove worker_init_fn."
         )
     if not getattr(loader, "in_order", True):
-        return "the DataLoader has in_order=False. Use in_order=True."
+        return (
+            "the DataLoader has in_order=False, so its batches may come in another order in each "
+            "run. Set in_order=True in the DataLoader, or use a plan without resident."
+        )
     if not loader._auto_collation:
-        return "the DataLoader has batch_size=None. Give it a batch size."
+        return (
+            "the DataLoader has batch_size=None, so resident cannot make its batches from samples. "
+            "Set batch_size in the DataLoader, or use a plan without resident."
+        )
     return None
 
 
@@ -335,8 +341,9 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
     """
     if own_order or not can_fork():
         return (
-            f"the DataLoader has num_workers={loader.num_workers}, but here only samples that the "
-            "training process itself reads can be kept in memory. Use num_workers=0."
+            f"the data is read with num_workers={loader.num_workers}, but here only samples that "
+            "the training process itself reads can be kept in memory. Set num_workers=0 in the "
+            "DataLoader of a script, or remove `workers` from the plan of a recipe."
         )
     problem = _differs(loader)
     if problem is not None:
@@ -344,7 +351,7 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
     if asks_for_its_worker(loader.dataset):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the worker that "
-            "reads them. Use num_workers=0, or remove the call."
+            "reads them. Set num_workers=0 in the DataLoader, or remove the call from the dataset."
         )
     problem = None if may_draw else why_not_in_workers(loader)
     problem = problem or changes_when_read(loader.dataset)

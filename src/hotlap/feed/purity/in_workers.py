@@ -44,9 +44,15 @@ def why_not_in_workers(loader: Any) -> str | None:
         finally:
             rng.restore(states)
         if drawn is not None:
-            return f"{DRAWS}{drawn}, whose state differs in worker processes"
+            return (
+                f"{DRAWS}{drawn}, whose state differs in worker processes. Remove `workers` from "
+                "the plan, or draw no random numbers in the dataset."
+            )
         if _requires_grad(sample):
-            return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
+            return (
+                "a sample has requires_grad=True, and autograd does not work across worker "
+                "processes. Return `tensor.detach()` from `__getitem__` of the dataset."
+            )
         if other is None and not loader.num_workers:
             other = _other_in_threads(lambda: dataset[0], sample, threads)
         return other
@@ -76,8 +82,9 @@ def _other_in_worker(loader: Any, sample: Any) -> str | None:
     if strides[0] == strides[1]:
         return None
     return (
-        "a batch that a worker process makes has other strides than one that is made here. Return "
-        "`tensor.contiguous()` from the dataset."
+        "a batch that a worker process makes has other strides than one of the training process. "
+        "Return `tensor.contiguous()` from `__getitem__` of the dataset, or remove `workers` from "
+        "the plan."
     )
 
 
@@ -119,9 +126,9 @@ def _other_in_threads(make: Callable[[], Any], sample: Any, threads: int) -> str
     finally:
         torch.set_num_threads(here)
     return (
-        "a sample is another one where torch computes it in one thread, as worker processes do, "
-        f"than in {threads}. Compute it with numpy in the dataset, or remove `workers` from the "
-        "plan."
+        "a sample has other values if torch computes it in one thread, as worker processes do, "
+        f"than in {threads} threads. Compute it with numpy in the dataset, or remove `workers` "
+        "from the plan."
     )
 
 
@@ -157,7 +164,12 @@ def changes_when_read(dataset: Any) -> str | None:
         watched = Reach(dataset).watched
         dataset[0]
         changed = watched.find_rebinding()
-        return None if changed is None else f"reading a sample changes {changed}"
+        if changed is None:
+            return None
+        return (
+            f"reading a sample changes {changed}, so samples may depend on those read before. Make "
+            "`__getitem__` leave the dataset unchanged."
+        )
 
     return in_child(look)
 
@@ -191,7 +203,11 @@ def _draws_as_it_goes(loader: Any) -> str | None:
         for _ in islice(order, _LOOKED_AT):
             pass
     except Exception as error:
-        return f"the sampler cannot be checked ({type(error).__name__}: {error})"
+        return (
+            f"the sampler could not be copied and iterated ({type(error).__name__}: {error}), so "
+            "it is unknown whether it draws random numbers. Make `iter(copy.deepcopy(sampler))` "
+            "work, or use a plan without this technique."
+        )
     drawn = rng.generator_that_advanced(states)
     if drawn is None:
         return None

@@ -99,21 +99,22 @@ def why_not_standing(loader: Any) -> str | None:
     if loader.persistent_workers:
         return (
             "the DataLoader has persistent_workers=True already. Remove `persistent` from the "
-            "options of `workers`."
+            "plan's [techniques.workers]."
         )
     if loader.worker_init_fn is not None:
         return (
-            "the DataLoader has a worker_init_fn, which is called for new workers only. Remove "
-            "`persistent` from the options of `workers`."
+            "the DataLoader has a worker_init_fn, which is called for new workers only, but "
+            "persistent=true keeps workers. Remove `persistent` from the plan's "
+            "[techniques.workers]."
         )
     if not can_fork():
         return (
             "persistent=true needs Linux, where a forked process can check that samples do not "
-            "depend on earlier ones. Remove `persistent` from the options of `workers`."
+            "depend on earlier ones. Remove `persistent` from the plan's [techniques.workers]."
         )
     if asks_for_its_worker(loader.dataset):
         return (
-            "the dataset calls `get_worker_info`, whose seed is another one in each epoch. Remove "
-            "`persistent` from the options of `workers`."
+            "the dataset calls `get_worker_info`, whose seed would no longer change from epoch to "
+            "epoch if workers were kept. Remove `persistent` from the plan's [techniques.workers]."
         )
     return Reach(loader.dataset).problem or changes_when_read(loader.dataset)

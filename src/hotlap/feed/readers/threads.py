@@ -159,9 +159,9 @@ class ReaderThreads:
     def _too_late(self, drawn: str) -> RunError:
         return RunError(
             f"the dataset draws from {drawn} when a sample is read, and threads share it, so "
-            "results would differ from run to run. In the plan, use `workers` instead of "
-            "`reader_threads`; or, in the recipe, draw in transform(sample, generator) from its "
-            "generator, and not in the dataset."
+            "results would differ from run to run. In the plan, replace "
+            "[techniques.reader_threads] by [techniques.workers] with `count = N`; or draw in the "
+            "task's `transform(sample, generator)` from `generator`, not in the dataset."
         )
 
     def _samples(self, wanted: Sequence[int]) -> list[Any]:

@@ -76,9 +76,9 @@ class BatchedReader:
             return
         if self.batches and not self._is_unknown:
             raise RunError(
-                f"{self.refused}, after {self.batches} batches in which both agreed. Make "
-                "`__getitems__` return the same samples as `__getitem__`, or remove it from the "
-                "dataset."
+                f"{self.refused}, after {self.batches} batches in which `__getitems__` "
+                "agreed with `__getitem__`. Make `__getitems__` return what `__getitem__` returns, "
+                "or remove `__getitems__` from the dataset."
             )
         log.info("samples are read one by one: %s", self.refused)
 

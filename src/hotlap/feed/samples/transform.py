@@ -132,9 +132,9 @@ class Stages:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
                 f"the task's {name} drew from {drawn}, so its result depends on which process "
-                "reads the sample. Use its argument `generator` or `draws` to draw from instead, "
-                "or define `transform(sample)` with one argument: hotlap seeds the global RNGs "
-                "before each call."
+                "reads the sample. Use `generator` in `transform(sample, generator)`, and `draws` "
+                "in `batch_transform(batch, draws)`, to draw from instead; or define "
+                "`transform(sample)` with one argument, before which the global RNGs are seeded."
             )
 
     def make_batch(self, positions: Any, joined: Any) -> Any:

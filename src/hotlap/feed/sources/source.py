@@ -253,7 +253,9 @@ class Source:
             # It would end the epoch without a word.
             raise RunError(
                 "the dataset's `__getitem__` raised StopIteration for one of the samples "
-                f"{wanted[0]} to {wanted[-1]}. Return a sample from it, or raise another exception."
+                f"{wanted[0]} to {wanted[-1]}. Return a sample for every index below "
+                "`len(dataset)`; to report a faulty sample, raise another exception, such as "
+                "ValueError."
             ) from error
 
 

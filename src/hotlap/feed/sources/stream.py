@@ -80,8 +80,8 @@ class Stream:
         if ends and is_endless(dataset):
             raise UsageError(
                 f"the task's {name} is {type(dataset).__name__}, whose `__iter__` never ends, but "
-                "epochs must end. Make it end or, for training, set steps=N instead of epochs in "
-                "the task."
+                "epochs must end. Make `__iter__` end; or, if this is the training data, set "
+                "steps=N instead of epochs in the task."
             )
         generator = own_generator(dataset)
         if generator is not None and not hasattr(dataset, "set_epoch"):

@@ -28,7 +28,10 @@ _KEYS = {
     "training": ("epochs", "techniques", "steps"),
 }
 """Kind -> keys by which a document that does not name its kind is known, as older ones do not."""
-_SOURCES = "diagnose, tune, verify, train or search"
+_SOURCES = (
+    "that `hotlap diagnose`, `tune`, `verify`, `train` or `search` printed with --json, as in "
+    "`hotlap tune train.py --json > tuning.json`"
+)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -40,15 +43,14 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise MissingFile(
-            f"'{path}' was not found. Expected: a JSON document that `hotlap {_SOURCES}` wrote "
-            "with --json, or the folder of a run."
+            f"'{path}' was not found. Expected: a JSON document {_SOURCES}; or the folder of a run "
+            "or of a search."
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"'{path}' is not JSON: {error}. Expected: a document that `hotlap {_SOURCES}` wrote "
-            "with --json."
+            f"'{path}' is not JSON: {error}. Expected: a document {_SOURCES}."
         ) from error
     check_document(document, f"'{path}'")
     return document
@@ -66,8 +68,7 @@ def check_document(document: Any, name: str) -> str:
     """
     if not isinstance(document, Mapping) or type(document.get("schema")) is not int:
         raise UsageError(
-            f"{name} has no `schema`, so hotlap did not write it. Expected: a document that "
-            f"`hotlap {_SOURCES}` wrote with --json."
+            f"{name} has no `schema`, so hotlap did not write it. Expected: a document {_SOURCES}."
         )
     if document["schema"] > SCHEMA:
         raise UsageError(
@@ -79,8 +80,5 @@ def check_document(document: Any, name: str) -> str:
         kind = next((k for k, keys in _KEYS.items() if all(key in document for key in keys)), None)
     if kind not in KINDS:
         what = f"is of the kind '{kind}'" if kind is not None else "is of an unknown kind"
-        raise UsageError(
-            f"{name} {what}, which has no page. Expected: a document that `hotlap {_SOURCES}` "
-            "wrote with --json."
-        )
+        raise UsageError(f"{name} {what}, which has no page. Expected: a document {_SOURCES}.")
     return str(kind)

@@ -54,9 +54,9 @@ def page_of(document: Document, name: str = "the document") -> Page:
         return _PAGES[kind](document)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"{name} lacks what a document of the kind '{kind}' holds ({type(error).__name__}: "
-            f"{error}). Run the command that wrote it again with --json, and use its output "
-            "unchanged."
+            f"{name} is not a complete document of the kind '{kind}' ({type(error).__name__}: "
+            f"{error}), so it has no page. Run the hotlap command that printed it again with "
+            "--json, and use what this prints unchanged."
         ) from error
 
 

@@ -138,7 +138,7 @@ def measure(
         raise RunError(
             f"--memory of {limit / 2**20:,.0f} MiB is less than the {held / 2**20:,.0f} MiB that "
             f"`{trials.subject}` holds on {trials.facts['device']} before its model is made. Use a "
-            "larger --memory. A number without a unit is bytes; for GiB write 2GiB."
+            "larger --memory with a unit, as in --memory 2GiB; a number without a unit is bytes."
         )
     why_whole = trials.facts["why_not_split"] or ""
     if below is not None:
@@ -181,10 +181,14 @@ def _nothing_fits(trials: MicroBatchTrials, tried: list[Fit], limit: int, why_wh
         f"{trials.facts['device']}: {smallest.why}."
     )
     if why_whole:
-        return f"{words} The step is not split, as {why_whole}."
+        return (
+            f"{words} The step is not split, as {why_whole}. Or use a larger --memory, a device "
+            "with more memory, or a smaller model."
+        )
     return (
-        f"{words} Use a larger --memory, a smaller model, `recompute` in the plan, or a lower "
-        "precision."
+        f"{words} Use a larger --memory, a device with more memory, or a smaller model. Or add "
+        "`[techniques.recompute]` or `[techniques.autocast]` to the plan file of `hotlap train "
+        "--plan FILE`."
     )
 
 

@@ -109,7 +109,8 @@ def _message(text: str) -> Page:
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
         raise UnknownName(
             f"{shown!r} is not an error message that hotlap knows. Expected: the last line of a "
-            f"traceback, or one of these names: {', '.join(failures.registry())}."
+            f"traceback, or one of these names: {', '.join(failures.registry())}. For training "
+            "that is only slow, use `hotlap diagnose SCRIPT`."
         )
     name = known.failure.name
     said = "\n".join([*known.sentences, *known.advice])

@@ -39,7 +39,9 @@ from hotlap.techniques.record import (
     own_forward_again,
 )
 
-_REPEATED = "a `ModuleList` or `Sequential` with two or more children of one class that hold layers"
+_REPEATED = (
+    "a `ModuleList` or `Sequential` with two or more children of one class that have submodules"
+)
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_dot_product")
 """Operators of ATen whose outputs `selective` keeps, and the prefix of every kind of attention."""
 

@@ -25,8 +25,10 @@ def check_statistics(task: Task, model: Any, micro: int, world: int = 1) -> None
     if name is not None and world > 1:
         raise UsageError(
             f"a step of {task.logical_batch} samples is shared by {world} ranks, and batch norm "
-            f"({name}) would compute its statistics per rank. Use another normalization, or one "
-            "device, or accept this with hotlap.Task(splits_statistics=True) in the recipe."
+            f"({name}) would compute its statistics per rank. Use a normalization without "
+            "statistics of the batch, such as torch.nn.GroupNorm (torch.nn.SyncBatchNorm is "
+            "refused, too), or train on one device. To accept this, set splits_statistics=True in "
+            "the task."
         )
     if name is not None:
         raise UsageError(

@@ -309,8 +309,8 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
     for key in keys:
         if key not in values:
             raise PlanError(
-                f"the table [{name}] has no key '{key}'. Add it as `hotlap tune` writes it, or "
-                f"remove the table. Expected keys: {', '.join(keys)}."
+                f"the table [{name}] has no key '{key}'. Expected keys: {', '.join(keys)}. Remove "
+                f"[{name}], or run `hotlap tune SCRIPT` to write a new plan file."
             )
         if key != "horizon_steps":
             _check_text(values[key], f"{name}.{key}")

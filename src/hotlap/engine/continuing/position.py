@@ -88,10 +88,10 @@ def _as_told(counts: Counts, each: int, done: int, path: Path) -> tuple[Position
     more = max(0, (counts.updates or 0) - steps)
     if more >= each:
         raise UsageError(
-            f"--epochs-done {done} means fewer than {steps + each} steps of the recipe, whose "
-            f"epochs have {each}, but the optimizer in '{path}' has counted {counts.updates} "
-            "updates. Use the script's batch size in the recipe, or pass --epochs-done "
-            f"{(counts.updates or 0) // each}."
+            f"--epochs-done {done} does not fit '{path}': its optimizer has counted "
+            f"{counts.updates} updates, but an epoch of the recipe has {each} steps. If {done} is "
+            "right, set the batch size of the script that saved the file in the recipe. If the "
+            f"recipe's batch size is right, pass --epochs-done {(counts.updates or 0) // each}."
         )
     why = f"{_epochs(done)} done, as --epochs-done says"
     if more:

@@ -77,8 +77,9 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(
             f"'{path}' is a dictionary with the keys {', '.join(map(repr, list(held)[:8]))}. "
             "Expected: the model's state dict, alone or under one of the keys "
-            f"{', '.join(MODEL_KEYS)}. If another key holds it, save that part to a new file: "
-            "`torch.save(torch.load(FILE)[KEY], NEW_FILE)`."
+            f"{', '.join(MODEL_KEYS)}. If another key holds it, load the file with "
+            "`torch.load(FILE, map_location='cpu')`, and save that part alone to a new file with "
+            "`torch.save`."
         )
     return without_compiled(found, path)
 

@@ -203,8 +203,9 @@ def _only(
 
 def _explain_absence(held: Mapping[Any, Any], part: str, path: Path) -> str:
     hint = (
-        f"Pass --keys {part}=KEY if another key holds it, or use --weights '{path}' instead of "
-        "--continue, to start a new run from the weights."
+        f"Pass --keys {part}=KEY if another key holds it, or start a new run from the weights: "
+        "save the model's state dict alone to a .pt file, and pass that to --weights instead of "
+        "--continue."
         if part == "optimizer"
         else f"Pass --keys {part}=KEY if another key holds it; otherwise add `'model': "
         "model.state_dict()` to the dictionary that your script saves."

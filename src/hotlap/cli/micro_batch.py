@@ -69,8 +69,8 @@ class MicroBatchRequest:
             raise UsageError(
                 f"--micro-batch auto cannot be used with {world} ranks, as its trials use one "
                 "device. Run `hotlap train` with --micro-batch auto once on one device, without "
-                "--devices, torchrun or Slurm. Then pass the fastest size that it prints before "
-                "it trains, as in --micro-batch 16."
+                "--devices, torchrun or Slurm. Then pass the fastest, or the largest, size that "
+                "it prints before it trains, as in --micro-batch 16."
             )
         from hotlap.engine.memory.estimate import memory_size
         from hotlap.report.micro_batches import line

@@ -218,7 +218,7 @@ def _describe(loss: Loss, timeout_s: float) -> str:
     if loss.is_hanging:
         why = "it was stopped by a signal" if loss.is_stopped else "it was still running"
         late = f"did not answer within {timeout_s:g} s"
-        left = "closed its connections to the other ranks, and did not end"
+        left = "lost its connections to the other ranks, and did not end"
         how = f"{late if loss.is_late else left}: {why}"
         said = ""
     elif code < 0:

@@ -42,7 +42,8 @@ def _explain(error: Exception) -> Exception:
         return UsageError(
             "loss() used a parameter outside of a call of the model, but with `sharding` a "
             "parameter is complete only while the model is called. Call the `model` that is passed "
-            "to loss(model, batch), or set level = 'optimizer' in the plan's [techniques.sharding]."
+            "to loss(model, batch), or set only level = 'optimizer' in the plan's "
+            "[techniques.sharding]."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):

@@ -70,8 +70,9 @@ class Retries:
                     f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) after "
                     "the backward pass, while gradients were reduced, clipped or applied. With "
                     "several ranks, this part cannot be repeated, and smaller micro-batches do not "
-                    "help. Resume with --resume auto and level = 'parameters' in the plan's "
-                    "[techniques.sharding], or start a new run with a smaller model."
+                    "help. Unless the plan has it already, resume with --resume auto and level = "
+                    "'parameters' in the plan's [techniques.sharding]. Otherwise, start a new run "
+                    "with a smaller model."
                 ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.
             samples = min(built.source.micro, ranks.samples)

@@ -221,7 +221,7 @@ class Pad:
         rows = [torch.as_tensor(row) for row in column]
         if any(row.dim() <= self.dim for row in rows):
             shape = tuple(min(rows, key=torch.Tensor.dim).shape)
-            do = f"Pass a dim below {len(shape)}" if shape else "Remove this field from hotlap.pad"
+            do = f"Pass a dim below {len(shape)}" if shape else "Pad other fields only"
             raise UsageError(
                 f"hotlap.pad(dim={self.dim}) cannot pad field {field!r}, which has shape {shape} "
                 f"in a sample. Expected: {self.dim + 1} dimensions or more. {do}."

@@ -78,7 +78,8 @@ class Applied:
             if self._on_ranks and not technique.on_ranks:
                 raise Refusal(
                     f"`{technique.name}` cannot be used on several devices yet. Use a plan without "
-                    f"`{technique.name}`, or train on one device (`hotlap train --devices 1`)."
+                    f"`{technique.name}`, or train on one device, without --devices, torchrun or "
+                    "Slurm."
                 )
             why = None if self._why_not is None else self._why_not(technique, options)
             if why is not None:

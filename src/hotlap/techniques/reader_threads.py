@@ -71,7 +71,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if problem is not None:
         raise Refusal(
             f"{problem}, so it is not certain that several threads read the same samples. Use a "
-            "plan without reader_threads, or remove this from the dataset."
+            "plan without reader_threads, or change the dataset so that this is no longer so."
         )
     loader.reader_threads = options.count
     loader.prefetch_factor = options.prefetch

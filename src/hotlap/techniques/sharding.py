@@ -190,7 +190,8 @@ def blocks_of(module: Any, options: Options) -> dict[str, Any]:
                     found[f"{name}.{key}" if name else key] = child
     absent = wanted - {type(part).__name__ for part in found.values()}
     if absent:
-        classes = sorted({type(part).__name__ for part in module.modules()} - {"ModuleList"})
+        parts = {type(part).__name__ for part in module.modules() if part is not module}
+        classes = sorted(parts - {"ModuleList"})
         raise Refusal(
             f"`wrap` in the plan's [techniques.sharding] names the class `{min(absent)}`, but no "
             "submodule of the model has this class. Expected: one or more of "

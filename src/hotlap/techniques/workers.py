@@ -138,7 +138,7 @@ def _sharing_problem(data: Any) -> str | None:
         problem = Reach(data).problem
         return problem and (
             f"{problem}, so it is not certain that worker processes read the same samples. Use a "
-            "plan without workers, or remove this from the dataset."
+            "plan without workers, or change the dataset so that this is no longer so."
         )
     path = own_iterator(data)
     if path is None:

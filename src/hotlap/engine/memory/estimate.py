@@ -324,7 +324,7 @@ def _device_memory(device: str) -> int:
         if not torch.cuda.is_available():
             raise UsageError(
                 f"device '{device}' is not available on this machine, so its memory size is "
-                "unknown. Add the size to this command, as in `--memory 80GiB`."
+                "unknown. Pass the size, as in `--memory 80GiB` (memory_bytes in hotlap.estimate)."
             )
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes()

@@ -146,7 +146,8 @@ def predict_for(task: Task, plan: Plan, world: int) -> Held | None:
         raise UsageError(
             f"`sharding` with replicas={options.replicas} needs {options.replicas} groups of two "
             f"or more ranks each, which {world} ranks cannot form. Set replicas = {legal} in the "
-            "plan's [techniques.sharding], or pass another number of devices with --devices."
+            "plan's [techniques.sharding], or use another number of devices (--devices, or "
+            "ranks in hotlap.estimate)."
         )
     states = rng.global_random_states()
     try:

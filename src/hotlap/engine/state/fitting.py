@@ -114,8 +114,8 @@ def wrong_table(what: str, owner: Any, saved: Any) -> str | None:
         if is_known and key == "base_lrs" and list(given[key]) != list(own[key]):
             return f"'{key}' of the {what} is {given[key]!r}, the task's is {own[key]!r}"
         if is_known and (is_broken or not is_alike_inside(own[key], given[key])):
-            kind = f"not of the kind of {own[key]!r} in the recipe"
-            return f"'{key}' of the {what} is {given[key]!r}, {kind}"
+            kind = "an integer of 0 or more" if is_broken else f"of the kind of {own[key]!r}"
+            return f"'{key}' of the {what} is {given[key]!r}, but in the recipe {kind}"
         if any(each != each for each in _rates(key, given[key])):
             return f"'{key}' of the {what} is NaN"
     return None

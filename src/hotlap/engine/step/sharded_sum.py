@@ -102,8 +102,9 @@ class ShardedSum(RankSum):
             raise UsageError(
                 f"step {self.number} has {self.samples} samples for {self._reduce.world} ranks, "
                 "and at least one rank got none. With `sharding`, each rank needs a sample in the "
-                "first step that it takes. Use fewer devices; or, in the task, set drop_last=True "
-                f"and batch_size to a multiple of {self._reduce.world}."
+                f"first step that it takes. Use at most {self.samples} devices; or, if only the "
+                "last step of an epoch is that short, start a new run with drop_last=True in the "
+                "task."
             )
         return int(most)
 

@@ -186,9 +186,9 @@ def _nothing_fits(trials: MicroBatchTrials, tried: list[Fit], limit: int, why_wh
             "with more memory, or a smaller model."
         )
     return (
-        f"{words} Use a larger --memory, a device with more memory, or a smaller model. Or add "
-        "`[techniques.recompute]` or `[techniques.autocast]` to the plan file of `hotlap train "
-        "--plan FILE`."
+        f"{words} Use a larger --memory, a device with more memory, or a smaller model. In "
+        "`hotlap train`, you can also add `[techniques.recompute]` or `[techniques.autocast]` to "
+        "the file that --plan names."
     )
 
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAR = """
 import torch
 from hotlap.attach import seams
@@ -104,3 +106,45 @@ def test_a_listener_hears_what_happens_in_its_order() -> None:
     # The root is still heard of once nobody looks for others.
     assert again == step
     assert inert == ""
+
+
+PICKLE = """
+import threading, torch, cloudpickle
+from hotlap.attach import seams
+
+
+class Ear(seams.Listener):
+    wants_phases = True
+    lock = None
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def root_wanted(self, module):
+        return True
+
+
+class Net(torch.nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch)
+
+
+class Descent(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+seams.install(Ear())
+model = Net(2, 1)
+optimizer = Descent(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+again = cloudpickle.loads(cloudpickle.dumps((model, optimizer)))
+print(type(again[0]).__name__, type(again[1]).__name__)
+"""
+
+
+def test_classes_of_a_script_can_still_be_written_by_value() -> None:
+    pytest.importorskip("cloudpickle")
+    ran = subprocess.run([sys.executable, "-c", PICKLE], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["Net", "Descent"], ran.stderr

@@ -116,6 +116,20 @@ def test_a_step_whose_end_was_captured_is_timed_up_to_the_event_before() -> None
     assert clock.current == DATA
 
 
+def test_a_step_of_which_everything_was_captured_took_no_time() -> None:
+    ticks, capturing = Ticks(), [True]
+    clock = DevicePhaseClock(lambda: Event(ticks), lambda: capturing[0])
+    clock.enter(FORWARD)
+    clock.end_step()
+    capturing[0] = False
+    clock.enter(BACKWARD)
+    ticks.now += 4
+    clock.end_step()
+    rows = clock.take_ended()
+    clock.flush(rows)
+    assert rows == [[0] * 5, [0, 0, 4, 0, 0]]
+
+
 def test_a_nested_phase_goes_back_to_the_one_around_it() -> None:
     ticks, channel = Ticks(), SimpleNamespace()
     config = Config("observe", options={"started": 0.0})

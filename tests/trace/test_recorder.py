@@ -146,6 +146,14 @@ def test_fast_steps_are_counted_one_by_one_and_their_limits_are_seen_in_time() -
     assert set(trace.steps[1:]) == {(1.0, 2.0, 0.0, 0.0, 3.0)}
 
 
+def test_steps_before_a_loader_is_read_are_kept() -> None:
+    run = Run()
+    for _ in range(30):
+        run.step()
+    run.epoch(3)
+    assert len(run.trace().steps) == 33
+
+
 def test_only_the_first_steps_are_told() -> None:
     run = Run()
     run.epoch(5)

@@ -126,6 +126,11 @@ class _State:
         self.happening: set[str] = set()
         """Of what is told of once, what is going on."""
 
+    def __reduce__(self) -> str:
+        # By its name: cloudpickle writes wrapped methods of the script's classes by value, with
+        # all that they refer to.
+        return "State"
+
 
 State = _State()
 """Of the one process that is attached to. No class: setting an attribute of a class takes from the

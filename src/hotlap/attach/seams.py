@@ -217,7 +217,6 @@ def _patch_root_class(kind: type) -> None:
     # A root that was found is not looked at again.
     before, looking = State.root_classes.get(torch.nn.Module, (None, None))
     of_root = before if original is looking else original
-    known = State.roots.ids
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
@@ -228,7 +227,7 @@ def _patch_root_class(kind: type) -> None:
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
-        if id(self) not in known:
+        if id(self) not in State.roots.ids:
             return original(self, *args, **kwargs)
         for hear in listener.at_forward:
             args = hear(self, args)

@@ -89,22 +89,22 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
         except ValueError as error:
             raise UsageError(
                 f"line {number} of '{path}' is not JSON ({error}), so the search cannot be "
-                "continued. Pass another --run-dir to `hotlap search`, or pass it --again to delete "
-                "this search and begin a new one."
+                "continued. Pass another --run-dir to `hotlap search`, or pass it --again to "
+                "delete this search and begin a new one."
             ) from error
         if not isinstance(record, dict) or "kind" not in record:
             raise UsageError(
                 f"line {number} of '{path}' is not a record of a search, so the search cannot be "
-                "continued. Pass another --run-dir to `hotlap search`, or pass it --again to delete "
-                "this search and begin a new one."
+                "continued. Pass another --run-dir to `hotlap search`, or pass it --again to "
+                "delete this search and begin a new one."
             )
         if record["kind"] not in _KINDS:
             raise UsageError(
                 f"line {number} of '{path}' is of the kind {record['kind']!r}, which this version "
                 f"of hotlap does not know, so the search cannot be continued. Expected: "
                 f"{', '.join(_KINDS)}. Update hotlap if a newer one wrote it; otherwise pass "
-                "another --run-dir to `hotlap search`, or pass it --again to delete this search and "
-                "begin a new one."
+                "another --run-dir to `hotlap search`, or pass it --again to delete this search "
+                "and begin a new one."
             )
         records.append(record)
     return records, whole

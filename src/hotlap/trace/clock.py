@@ -28,7 +28,8 @@ class PhaseClock:
         self.now = now
         """Returns the time, as `note` takes it."""
         self.marks: list[tuple[int, Any]] = [(OTHER, now())]
-        """Phases, each with the time at which it began, since the newest step that was taken."""
+        """Phases, each with the time at which it began, since the newest step that was taken:
+        some 200 bytes for each wait for a batch."""
         self.note = self.marks.append
         """Given a phase and `now()`, as a pair: what `enter` does, without a Python function, which
         costs some 4 us next to a model's kernels (benchmarks/results/2026-11-27_hooks_*.md)."""
@@ -124,7 +125,9 @@ class DevicePhaseClock(PhaseClock):
 
     def flush(self, rows: list[Any]) -> None:
         for position, marks in enumerate(rows):
-            if marks and isinstance(marks[0], tuple):
+            if not marks:
+                rows[position] = [0] * len(PHASES)
+            elif isinstance(marks[0], tuple):
                 marks[-1][1].synchronize()
                 rows[position] = _device_row(marks)
 

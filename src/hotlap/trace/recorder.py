@@ -52,8 +52,8 @@ class Recorder:
 
     `clock` gives each instant to a phase, `events` notes what the loop does, and the pages that a
     step asks for are counted; a sampler of lines works in a window of its own. Whoever feeds it
-    calls `begin` before the first batch, moves the clock, and ends each step with `mark_step` and
-    `commit`; `is_over` says when enough has been seen.
+    calls `begin` before the first batch, moves the clock, and ends each step with `end_step`, or
+    with `mark_step` and `commit`; `is_over` says when enough has been seen.
 
     Args:
         limits: when enough has been seen.
@@ -122,6 +122,8 @@ class Recorder:
                 self._begin_naming(self._limits.seconds)
             elif self._limits.naming_s:
                 self._spots = SpotSampler(self.clock)
+            # Of a model that is not called, steps may have ended before a loader is read.
+            self._take_ended()
             self.clock.reset()
 
     def note_loss(self, loss: torch.Tensor) -> None:

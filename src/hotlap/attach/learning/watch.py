@@ -93,6 +93,7 @@ class WatchLearning(Part):
         """Identity of each root -> the kind of its device, None if autocast does not know it."""
         self._is_narrow = False
         """The newest training forward computed in float16."""
+        self._is_on_mps = False
         self._has_half = False
         """A forward has returned float16."""
         self._scaled: IdentityTable[bool] = IdentityTable()
@@ -158,7 +159,8 @@ class WatchLearning(Part):
 
     def root_found(self, module: Any) -> None:
         self._roots.append(module)
-        self._kinds[id(module)] = self._safely.call(_FORMATS, _kind_of, module)
+        kind = self._kinds[id(module)] = self._safely.call(_FORMATS, _kind_of, module)
+        self._is_on_mps = self._is_on_mps or kind == "mps"
         self._safely.call(INPUTS, self._inputs.follow, module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -171,7 +173,9 @@ class WatchLearning(Part):
                 self._batch_sizes.forward_begins(root, inputs)
             except Exception as error:
                 self._safely.note_failure(_BATCH_SIZES, error)
-        self._is_narrow = _is_any_autocast_enabled() and self._computes_in_half(root)
+        # torch does not count autocast on MPS among any.
+        may_be = self._is_on_mps or _is_any_autocast_enabled()
+        self._is_narrow = may_be and self._computes_in_half(root)
         return inputs
 
     def _computes_in_half(self, root: Any) -> bool:

@@ -38,7 +38,8 @@ class Part(Listener):
     def hears(self, name: str) -> bool:
         """Return whether a method of this name does anything now.
 
-        Asked again after a loader has made an iterator, and after a root was found.
+        Asked again after a loader has made an iterator, after a root was found, and whenever the
+        session is told to `bind`.
         """
         return getattr(type(self), name) is not getattr(Part, name)
 

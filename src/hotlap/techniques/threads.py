@@ -80,9 +80,10 @@ def proof(options: Options) -> Proof:
     import torch
 
     threads = torch.get_num_threads()
+    uses = f"torch uses {threads} thread{'' if threads == 1 else 's'}"
     if threads != options.count:
-        return Proof("no_effect", f"torch uses {threads} threads: the script sets the number")
-    return Proof("applied", f"torch uses {threads} threads")
+        return Proof("no_effect", f"{uses}: the script sets the number")
+    return Proof("applied", uses)
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:

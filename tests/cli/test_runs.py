@@ -370,7 +370,9 @@ def test_a_folder_keeps_what_was_found_out_about_its_own_run(tmp_path: Path) -> 
     keep(tmp_path / "run", "diagnosis")
     assert not is_trained(tmp_path / "run")
     check_findings(tmp_path / "run", {"script": "/home/me/train.py"})
-    with pytest.raises(UsageError, match=r"a run of '/home/me/train\.py', and '/home/me/b"):
+    with pytest.raises(
+        UsageError, match=r"a run of '/home/me/train\.py', but this command was given '/home/me/b"
+    ):
         check_findings(tmp_path / "run", {"script": "/home/me/b.py"})
     before = (tmp_path / "run" / "run.json").read_bytes()
     keep(tmp_path / "run", "tuning")

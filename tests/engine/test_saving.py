@@ -133,7 +133,7 @@ def test_a_finished_run_is_not_saved_again_under_another_plan(tmp_path: Path) ->
         ({"save_every": "1steps"}, "save_every='1steps' needs a folder for checkpoints"),
         ({"run_dir": "run", "keep": 0}, "keep=0 is not valid"),
         ({"run_dir": "run", "keep": True}, "keep=True is not valid"),
-        ({"resume": "run", "weights": "old.pt"}, "Pass one of them; with resume='auto'"),
+        ({"resume": "run", "weights": "old.pt"}, "Pass only one of them, or set resume='auto'"),
     ],
 )
 def test_what_cannot_be_saved_so_is_refused(

@@ -45,6 +45,8 @@ NAMES = (
     PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device"),
     # Compiled regions, which wait until nobody records operators.
     PrivateName("torch._C", "_len_torch_dispatch_stack"),
+    # Whether a call of a patched method is compiled.
+    PrivateName("torch.compiler", "_is_compiling_flag"),
     # Formats that a gradient leads through.
     PrivateName("torch.autograd.graph", "Node._input_metadata"),
 )
@@ -74,6 +76,8 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_legacy_load"),
     PrivateName("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # Whether forwards of a watched run compute in float16; without it each device is asked.
+    PrivateName("torch._C", "_is_any_autocast_enabled"),
     # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
     PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # `diagnose --trace`: whether a script runs a profiler itself, and the lines of operators.

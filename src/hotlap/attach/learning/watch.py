@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hotlap import compat
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
 from hotlap.attach.learning.inputs import INPUTS, Inputs
@@ -46,7 +47,7 @@ _SCALERS = "scalers"
 _SCHEDULES = "schedules"
 _WORKERS = "workers"
 _is_autocast_enabled = torch.is_autocast_enabled
-_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_any_autocast_enabled = compat.find_optional("_is_any_autocast_enabled") or (lambda: True)
 
 
 @dataclass

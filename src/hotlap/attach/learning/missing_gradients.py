@@ -37,7 +37,7 @@ class MissingGradients:
 
     def step_begins(self, optimizer: Any) -> None:
         """Look for parameters that no backward has given a gradient."""
-        without = {id(p) for p in parameters_of(optimizer) if p.requires_grad and p.grad is None}
+        without = {id(p) for p in tensors_held_by(optimizer) if p.requires_grad and p.grad is None}
         held = self._held.get(id(optimizer))
         if held is None:
             where = frames.location_of(frames.caller())
@@ -57,7 +57,7 @@ class MissingGradients:
         return tuple(each for each in found if each is not None)
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
+def tensors_held_by(optimizer: Any) -> list[Any]:
     """Return everything that an optimizer holds."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
@@ -68,5 +68,5 @@ def _facts_of(held: _Held, roots: Sequence[Any]) -> WithoutGradient | None:
     ]
     if not names:
         return None
-    of = len(parameters_of(held.optimizer))
+    of = len(tensors_held_by(held.optimizer))
     return WithoutGradient(held.where, len(names), of, held.steps, tuple(names[:3]))

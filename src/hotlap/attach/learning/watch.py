@@ -10,7 +10,7 @@ from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
-from hotlap.attach.learning.missing_gradients import MissingGradients, parameters_of
+from hotlap.attach.learning.missing_gradients import MissingGradients, tensors_held_by
 from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
@@ -366,7 +366,7 @@ def _requires_gradient(leaf: Any) -> bool:
 
 def _has_gradients(optimizer: Any) -> bool:
     """Return whether the first gradient that is there has numbers other than 0."""
-    for parameter in parameters_of(optimizer):
+    for parameter in tensors_held_by(optimizer):
         gradient = parameter.grad
         if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
             return bool((gradient != 0).any())

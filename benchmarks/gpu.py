@@ -78,6 +78,8 @@ PARTS = (
     Part("tests", "the tests marked gpu", 110, "pytest; pytest-xdist for four at a time"),
     Part("mlp", "the lecture's MLP: its plain loop, by hand, the engine; in turns", 180, _IMAGES),
     Part("gpt", "GPT-2 124M: tokens a second and share of its peak; by hand, ours", 300, _TRITON),
+    Part("loss", "a loss with its gradient by hotlap's kernel and by Inductor", 40, _TRITON),
+    Part("launches", "what the launch of a graph costs the host, by its nodes", 20),
     Part("mlp-run", "the lecture's MLP: seconds of whole epochs", 60, _IMAGES),
     Part("gpt-ladder", "GPT-2 124M: one change of the engine's plan at a time", 450, _TRITON),
     Part("waits", "what a step waits for, and where, under each kind of step", 60),

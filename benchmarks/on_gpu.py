@@ -265,6 +265,8 @@ PARTS: dict[str, str] = {
     "gpt": "benchmarks.on_gpu_gpt",
     "gpt-ladder": "benchmarks.on_gpu_gpt",
     "mlp-run": "benchmarks.on_gpu_lecture",
+    "loss": "benchmarks.on_gpu_kernels",
+    "launches": "benchmarks.on_gpu_kernels",
     "ceilings": "benchmarks.on_gpu_host",
     **dict.fromkeys(
         ("waits", "predicted", "too-large", "killed", "saving", "tuned", "stopped"),

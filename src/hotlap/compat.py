@@ -6,6 +6,7 @@ only hotlap's own engine needs is looked for when it is used.
 
 import importlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,8 @@ OPTIONAL = (
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
     # Whether forwards of a watched run compute in float16; without it each device is asked.
     PrivateName("torch._C", "_is_any_autocast_enabled"),
+    # `chunked_loss` inside a compiled region.
+    PrivateName("torch._inductor.compile_fx", "compile_fx"),
     # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
     PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # `diagnose --trace`: whether a script runs a profiler itself, and the lines of operators.
@@ -126,6 +129,13 @@ def records_operators() -> bool:
     import torch
 
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def compile_by_inductor(module: Any, inputs: Any, settings: Mapping[str, Any]) -> Any:
+    """Compile a traced graph as `torch.compile` does, with Inductor's `settings`."""
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(module, inputs, config_patches=dict(settings))
 
 
 def hide_worker_info() -> None:

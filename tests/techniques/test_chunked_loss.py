@@ -103,6 +103,69 @@ def test_loss_and_gradients_are_the_plain_ones(loss: Callable[..., Any], bf16: b
         assert "at most 7 of 36 rows" in proof.why
 
 
+TRACED = (flat, as_a_module, shifted, shorter)
+"""Losses whose chunks can be put into a traced graph."""
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced graphs run as they are: what Inductor makes of them is not what this is about."""
+    torch._dynamo.reset()
+    monkeypatch.setattr("hotlap.compat.compile_by_inductor", lambda module, *_: module.forward)
+    monkeypatch.setattr("hotlap.techniques.compile._no_back_end", lambda device: None)
+
+
+def recipe_of(loss: Callable[..., Any]) -> hotlap.Task:
+    words = torch.randint(CLASSES, (40, 9), generator=torch.Generator().manual_seed(1))
+    return hotlap.Task(
+        model=Words,
+        loss=lambda model, batch: loss(model(batch[0][:, :-1]), batch[0][:, 1:].contiguous()),
+        data=torch.utils.data.TensorDataset(words),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        batch_size=8,
+        epochs=1,
+    )
+
+
+def compared_with_plain(
+    loss: Callable[..., Any], beside: dict[str, Any] | None = None, rows: int = 20
+) -> tuple[float, Any]:
+    """Return how far weights are from those of the plain run, at most, and the technique's row."""
+    plan = {"chunked_loss": {"rows": rows}, "compile": {"region": "loss"}, **(beside or {})}
+    plain, done = (hotlap.train(recipe_of(loss), hotlap.Plan(each)) for each in ({}, plan))
+    pairs = zip(plain.model.parameters(), done.model.parameters(), strict=True)
+    farthest = max(float((left - right).detach().abs().max()) for left, right in pairs)
+    (row,) = (row for row in done.techniques if row["name"] == "chunked_loss")
+    return farthest, row
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("loss", [*STRAIGHT, *OTHERWISE])
+def test_a_compiled_loss_takes_its_chunks_inside_the_graph(loss: Callable[..., Any]) -> None:
+    farthest, row = compared_with_plain(loss)
+    assert farthest < 1e-6
+    assert row["state"] == ("applied" if loss in TRACED else "no_effect"), row
+    if loss is flat:
+        assert "at most 20 of 64 rows" in row["why"]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("technique", ["autocast", "master_weights"])
+def test_chunks_inside_a_graph_have_the_formats_of_the_plan(technique: str) -> None:
+    farthest, row = compared_with_plain(flat, {technique: {}})
+    assert row["state"] == "applied", row
+    assert 1e-6 < farthest < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_compiles_the_graph_with_its_chunks() -> None:
+    farthest, row = compared_with_plain(shifted)
+    assert farthest < 1e-6
+    assert row["state"] == "applied", row
+
+
 def test_the_output_is_put_off_in_training_only() -> None:
     model = Words()
     TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from hotlap.errors import UsageError, unknown_name
+from hotlap.kernels.softmax_rows import check_targets, has_kernel, take_losses
 
 REDUCTIONS = ("mean", "sum", "none")
 _FREED = (
@@ -25,6 +26,10 @@ _FREED = (
 class Chunks:
     """What was seen of the chunks that really ran."""
 
+    limit: int = 1024
+    """Rows of a chunk, where a technique has chosen them."""
+    is_traced: bool = False
+    """True where the loss is compiled with the layer, and chunks are put into that graph."""
     count: int = 0
     most_rows: int = 0
     """Most rows of logits that existed at once."""
@@ -53,6 +58,8 @@ class Setting:
     """Format in which losses are taken; that of the product if None."""
     is_scaled: bool = False
     """The loss will be scaled before its backward, so small gradients must not exist before."""
+    is_traced: bool = False
+    """True beneath autograd, where no gradient can be asked for."""
     seen: Chunks = field(default_factory=Chunks)
 
     def __post_init__(self) -> None:
@@ -157,7 +164,7 @@ class _Chunked(torch.autograd.Function):
         class_weights: torch.Tensor | None,
         setting: Setting,
     ) -> torch.Tensor:
-        work = _Work(hidden, weight, bias, targets, class_weights, setting)
+        work = Work(hidden, weight, bias, targets, class_weights, setting)
         ctx.setting = setting
         ctx.wants = ctx.needs_input_grad[:3]
         ctx.gradients = None
@@ -184,13 +191,13 @@ class _Chunked(torch.autograd.Function):
                     gradient.mul_(factor)
         else:
             hidden, weight, bias, targets, class_weights = ctx.saved_tensors
-            work = _Work(hidden, weight, bias, targets, class_weights, ctx.setting)
+            work = Work(hidden, weight, bias, targets, class_weights, ctx.setting)
             with torch.autocast(factor.device.type, enabled=False):
                 _, gradients = work.losses_and_gradients(ctx.wants, factor)
         return (*gradients, None, None, None)
 
 
-class _Work:
+class Work:
     """One loss, chunk by chunk. Runs without autocast: formats are those of the setting."""
 
     def __init__(
@@ -209,6 +216,11 @@ class _Work:
         # Cast once and not once a chunk.
         self.narrow = weight.to(self.dtype)
         self.narrow_bias = None if bias is None else bias.to(self.dtype)
+        self.is_in_place = (
+            class_weights is None
+            and self.dtype != torch.float64
+            and (setting.is_traced or has_kernel(hidden.device.type))
+        )
 
     def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Give place, narrow hidden states and logits."""
@@ -262,8 +274,10 @@ class _Work:
             factor: the loss's own gradient, one number or one a row; 1 if None.
         """
         is_by_row = self.setting.reduction == "none"
-        normaliser = self._normaliser()
         sums = _Gradients(self, wants)
+        if self.is_in_place:
+            return self._in_place(sums, factor)
+        normaliser = self._normaliser()
         total = self.hidden.new_zeros((), dtype=self._wide_dtype())
         for place, part, logits in self._chunks():
             with torch.enable_grad():
@@ -279,6 +293,33 @@ class _Work:
             del logits, loss, gradient
         return total.to(self.loss_dtype), sums.result()
 
+    def _in_place(
+        self, sums: "_Gradients", factor: torch.Tensor | None
+    ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        """Do the same with gradients that are written over the logits."""
+        setting, normaliser = self.setting, self._normaliser()
+        check_targets(self.targets, len(self.weight), setting.ignore_index)
+        scale = torch.ones((), device=self.hidden.device)
+        if normaliser is not None:
+            scale = scale / normaliser
+        scales = scale if factor is None else scale * factor
+        losses = []
+        for place, part, logits in self._chunks():
+            given = scales[place] if scales.dim() else scales
+            losses.append(
+                take_losses(
+                    logits,
+                    self.targets[place],
+                    given,
+                    setting.ignore_index,
+                    setting.label_smoothing,
+                )
+            )
+            sums.add(place, part, logits)
+            del logits
+        total = torch.cat(losses).sum() if losses else scale.new_zeros(())
+        return (total * scale).to(self.loss_dtype), sums.result()
+
     def _wide_dtype(self) -> torch.dtype:
         """Return the format in which losses are added up: many small ones would be rounded away."""
         return torch.promote_types(self.loss_dtype, torch.float32)
@@ -287,23 +328,31 @@ class _Work:
 class _Gradients:
     """Sums over the chunks: float32 where the products are narrower."""
 
-    def __init__(self, work: _Work, wants: tuple[bool, ...]) -> None:
+    def __init__(self, work: Work, wants: tuple[bool, ...]) -> None:
         self.work = work
         self.hidden = torch.empty_like(work.hidden) if wants[0] else None
-        wide = torch.promote_types(work.dtype, torch.float32)
-        self.weight = torch.zeros_like(work.weight, dtype=wide) if wants[1] else None
+        self.wide = torch.promote_types(work.dtype, torch.float32)
+        self.wants_weight = wants[1]
+        self.weight: torch.Tensor | None = None
+        if wants[1] and not len(work.hidden):
+            self.weight = torch.zeros_like(work.weight)
         has_bias = wants[2] and work.bias is not None
-        self.bias = torch.zeros_like(work.bias, dtype=wide) if has_bias else None  # pyright: ignore[reportArgumentType]
+        self.bias = torch.zeros_like(work.bias, dtype=self.wide) if has_bias else None  # pyright: ignore[reportArgumentType]
 
     def add(self, place: slice, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add one chunk's, from the gradient of its logits."""
         if self.hidden is not None:
             self.hidden[place] = gradient @ self.work.narrow
-        if self.weight is not None:
-            if self.weight.dtype == gradient.dtype:
-                self.weight.addmm_(gradient.t(), part)
+        if self.wants_weight:
+            is_first, is_last = place.start == 0, place.stop >= len(self.work.hidden)
+            if is_first:
+                product = gradient.t() @ part
+                # What nothing is added to needs no wider format.
+                self.weight = product if is_last else product.to(self.wide)
+            elif self.weight.dtype == gradient.dtype:  # pyright: ignore[reportOptionalMemberAccess]
+                self.weight.addmm_(gradient.t(), part)  # pyright: ignore[reportOptionalMemberAccess]
             else:
-                self.weight += gradient.t() @ part
+                self.weight += gradient.t() @ part  # pyright: ignore[reportOperatorIssue]
         if self.bias is not None:
             self.bias += gradient.sum(0, dtype=self.bias.dtype)
 

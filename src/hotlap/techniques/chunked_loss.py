@@ -4,12 +4,17 @@ What it does   lets the model's last linear layer put its output off. `F.cross_e
                views, flattening, slices of positions and casts, then takes it a chunk of rows at a
                time: logits, losses and gradient of a chunk exist, those of all rows never do.
                Whatever else looks at the output gets the plain one.
+               On a GPU with triton one kernel reads the logits of a row, and writes their gradient
+               over them while the row is in the cache. Under `compile` with region="loss" all of
+               it is one operator of the compiled graph.
 When it helps  language models: tokens x vocabulary x 4 bytes, three times over, is often the peak
                of a step. A batch of 16 x 1024 tokens over 50,257 classes is 3.1 GiB each time.
 When it hurts  few classes: many small calls for nothing. It runs the layer again only for float16
-               and `reduction="none"`. Beliefs to correct: it is not an approximation, no class is
-               left out; it saves no time by itself; logits that are scaled, capped or searched
-               (`logits / t`, `tanh`, `argmax`) before the loss are made as ever, and gain nothing.
+               and `reduction="none"`. Small chunks cost time on a GPU: each adds to the gradient of
+               the whole weight; choose `rows` as large as memory allows. Beliefs to correct: it is
+               not an approximation, no class is left out; on a CPU it saves no time; logits that
+               are scaled, capped or searched (`logits / t`, `tanh`, `argmax`) before the loss are
+               made as ever, and gain nothing.
 Numerics       rounding: gradients of the weight are summed chunk by chunk, in float32.
 Measured       not yet on a GPU; `python -m benchmarks memory` prints peak and time
 Source         Wijmans et al. 2024, arXiv 2411.09009; Hsu et al. 2024, arXiv 2410.10989.
@@ -66,21 +71,25 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
             "code. Remove fp8 or chunked_loss from the plan, or remove the replacement from your "
             "code."
         )
-    seen = Chunks()
+    seen = Chunks(limit=options.rows)
     # A bound method, so that a copied model's layer calls the copy, and a pickled one its own.
-    head.forward = types.MethodType(_forward(options.rows, seen), head)
+    head.forward = types.MethodType(_forward(seen), head)
     target.notes["chunked_loss"] = seen
     target.ended.append(own_forward_again(head))
     return target
 
 
-def _forward(rows: int, seen: Any) -> Any:
+def _forward(seen: Any) -> Any:
     import torch
 
     from hotlap.kernels.logits import Logits, Source
 
-    @torch.compiler.disable
     def forward(self: Any, hidden: Any) -> Any:
+        if seen.is_traced and torch.compiler.is_compiling():
+            return type(self).forward(self, hidden)
+        return deferred(self, hidden)
+
+    def put_off(self: Any, hidden: Any) -> Any:
         is_wanted = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if not is_wanted or hidden.dim() < 2:
             return type(self).forward(self, hidden)
@@ -94,11 +103,13 @@ def _forward(rows: int, seen: Any) -> Any:
             product=product,
             dtype=product,
             classes_at=hidden.dim() - 1,
-            rows=rows,
+            rows=seen.limit,
             seen=seen,
         )
         return Logits.of(source)
 
+    # Kept out of traced graphs, where a tensor without numbers would be none.
+    deferred: Any = torch.compiler.disable(put_off)
     return forward
 
 
@@ -108,7 +119,7 @@ def proof(target: ModelTarget) -> Proof:
         return Proof(
             "no_effect",
             "the last linear layer's output was never passed directly to `cross_entropy`, or the "
-            "model is compiled",
+            "model is compiled without its loss (`compile` with region='loss' has both)",
         )
     text = f"{seen.count} chunks for {seen.losses} losses; at most {seen.most_rows} of {seen.rows}"
     return Proof("applied", f"{text} rows of logits existed at once")

@@ -67,6 +67,9 @@ class Options:
     random: Literal["eager", "inductor"] = "eager"
     """Whose random numbers dropout draws: those of the plain run, or Inductor's own, which are
     drawn inside fused kernels."""
+    tune_kernels: bool = False
+    """Measure several block sizes of each fused kernel while compiling, on a GPU; `max-autotune`
+    includes it."""
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -97,8 +100,12 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if options.region == "loss":
         is_graphed = target.device == "cuda" and options.mode in GRAPHED_MODES
 
+        chunks = target.notes.get("chunked_loss")
+        if chunks is not None:
+            chunks.is_traced = True
+
         def wrap(loss: Forward) -> Forward:
-            region = _Region(loss, "loss", options, record)
+            region = _Region(loss, "loss", options, record, chunks)
             return _with_own_results(region) if is_graphed else region
 
         target.losses.append(wrap)
@@ -181,8 +188,14 @@ def _count_graphs() -> tuple[int, int]:
 class _Region:
     """One function, compiled for the shapes that it is first called with in training."""
 
-    def __init__(self, plain: Forward, name: str, options: Options, record: _Record) -> None:
-        import torch
+    def __init__(
+        self,
+        plain: Forward,
+        name: str,
+        options: Options,
+        record: _Record,
+        chunks: Any = None,
+    ) -> None:
         from torch._inductor import list_mode_options
 
         self._plain, self._record = plain, record
@@ -190,16 +203,13 @@ class _Region:
         self._shapes: list[Any] | None = None
         self._calls = 0
         function = plain if options.region == "blocks" else _own_frame(plain, name)
-        self._compiled = torch.compile(
-            function,
-            fullgraph=options.fullgraph,
-            dynamic=options.dynamic,
-            # torch.compile takes a mode or options, not both.
-            options={
-                **list_mode_options(options.mode, options.dynamic),
-                "fallback_random": options.random == "eager",
-            },
-        )
+        settings = {
+            **list_mode_options(options.mode, options.dynamic),
+            "fallback_random": options.random == "eager",
+        }
+        if options.tune_kernels:
+            settings["coordinate_descent_tuning"] = True
+        self._compiled = _compiled(function, options, settings, chunks)
 
     @classmethod
     def replace_forward(cls, module: Any, options: Options, record: _Record) -> None:
@@ -233,6 +243,31 @@ class _Region:
         if self._calls <= _SETTLED_AFTER:
             self._record.look(self._calls)
         return result
+
+
+def _compiled(
+    function: Forward, options: Options, settings: Mapping[str, Any], chunks: Any
+) -> Forward:
+    """Return a function compiled by Inductor; with chunks, its loss takes its logits by them."""
+    import torch
+
+    how: dict[str, Any] = {"fullgraph": options.fullgraph, "dynamic": options.dynamic}
+    if chunks is None:
+        # torch.compile takes a mode or options, not both.
+        return torch.compile(function, **how, options=dict(settings))
+    from hotlap.kernels.traced_loss import counted, rewrite
+
+    def in_chunks(module: Any, inputs: Any) -> Any:
+        rewrite(module, chunks.limit)
+        return compat.compile_by_inductor(module, inputs, settings)
+
+    compiled = torch.compile(function, **how, backend=in_chunks)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with counted(chunks):
+            return compiled(*args, **kwargs)
+
+    return call
 
 
 def _with_own_results(region: Forward) -> Forward:

@@ -39,6 +39,7 @@ def loss(sizes: Sizes) -> None:
         _timed("softmax_rows, by operators", _in_place(logits.clone(), targets), moved, sizes)
     forget()
     wide = torch.randn(rows, 8 if sizes.is_small else 3072, device=logits.device).bfloat16()
+    bent_bytes = 5 * wide.numel() * wide.element_size()
     for is_tuned in (False, True):
         how = ", kernels tuned" if is_tuned else ""
         compiled = _compiled(lambda x: functional.cross_entropy(x.float(), targets), is_tuned)
@@ -47,8 +48,9 @@ def loss(sizes: Sizes) -> None:
             f"inductor{how}", lambda h=how, w=work: _timed(f"inductor{h}", w, moved, sizes), sizes
         )
         bent = _both_ways(_compiled(functional.gelu, is_tuned), wide)
-        size = 5 * wide.numel() * wide.element_size()
-        attempted(f"GELU{how}", lambda h=how, w=bent: _timed(f"GELU{h}", w, size, sizes), sizes)
+        attempted(
+            f"GELU{how}", lambda h=how, w=bent: _timed(f"GELU{h}", w, bent_bytes, sizes), sizes
+        )
 
 
 def _error(logits: torch.Tensor, targets: torch.Tensor, sizes: Sizes) -> None:

@@ -17,7 +17,7 @@ from hotlap.tuning.micro_batches.call import find_micro_batch
 from hotlap.tuning.micro_batches.trials import MicroBatchTrials
 
 RECIPE = Path(__file__).with_name("micro_batch_recipe.py")
-BATCHES = {"mlp": 1024, "gpt": 128, "cnn": 128}
+BATCHES = {"mlp": 4096, "gpt": 128, "cnn": 256}
 SHARES = (0.3, 0.6)
 """Limits: of what the whole batch holds beyond what a micro-batch of few samples holds."""
 _FEW = 8

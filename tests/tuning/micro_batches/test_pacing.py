@@ -55,6 +55,19 @@ def test_noise_does_not_choose() -> None:
     assert turns.count(64) == 8
 
 
+def test_a_size_that_is_slow_in_its_first_turn_only_may_win() -> None:
+    turns = Counter[int]()
+
+    def take(size: int, steps: int) -> Turn:
+        turns[size] += 1
+        is_cold = size == 64 and turns[64] == 1
+        seconds = 1.7 if is_cold else 1.0 if size == 64 else 1.1
+        return Turn(seconds * steps, BATCH * steps, steps)
+
+    paces = find_fastest(take, sizes_to_time(64), seconds=100.0, clock=lambda: 0.0)
+    assert paces.fastest == 64
+
+
 def test_a_noisy_machine_has_more_rounds() -> None:
     fastest, turns, _ = raced(lambda n: 1e-5 if n == 64 else 1.1e-5, 128, noise=0.8, allowed_s=60.0)
     assert fastest == 64

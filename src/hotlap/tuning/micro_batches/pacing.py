@@ -14,6 +14,9 @@ _STEPS = (1, 50)
 _MUCH_SLOWER = 1.4
 _SLOW_SIZES = 2
 """Sizes in a row that take so many times as long end the way down: smaller ones only lose."""
+_COLD = 1.8
+"""A size that takes so many times as long in its first turn, while memory is still being taken, may
+be the fastest in its next one."""
 _AS_FAST = 1.03
 """A size that takes so many times as long is as good as the fastest."""
 _ENOUGH_ROUNDS, _ROUNDS = 7, 50
@@ -94,7 +97,8 @@ def find_fastest(
     begun = clock()
     paces, steps = _first_round(take, sizes, lambda: clock() - begun > seconds)
     orders = random.Random(0)
-    racing = [size for size in paces.seconds if _is_close(paces, size, _MUCH_SLOWER)]
+    racing = [size for size in paces.seconds if _is_close(paces, size, _COLD)]
+    close = [size for size in racing if _is_close(paces, size, _MUCH_SLOWER)]
     for number in range(1, _ROUNDS + 1):
         if len(racing) < 2 or (number > 1 and clock() - begun > seconds):
             break
@@ -108,6 +112,8 @@ def find_fastest(
             else:
                 paces.seconds[size].append(turn.seconds / turn.samples)
         racing = [size for size in racing if size in paces.seconds]
+        if number == 1:
+            racing = [s for s in racing if s in close or _is_close(paces, s, _MUCH_SLOWER)]
         if number >= _ENOUGH_ROUNDS:
             racing = _still_open(paces, racing)
     return paces

@@ -18,6 +18,7 @@ _OUT_OF_RANGE = (
 )
 
 
+@functools.cache
 def has_kernel(device: str) -> bool:
     """Return whether there is a kernel for a kind of device."""
     return device == "cuda" and importlib.util.find_spec("triton") is not None

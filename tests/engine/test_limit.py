@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.device.accelerator import Cuda
-from hotlap.engine.memory.limit import Limit, asked_for, enforce, ran_out
+from hotlap.device.accelerator import Cuda, device_of
+from hotlap.engine.memory.limit import (
+    Limit,
+    asked_for,
+    enforce,
+    limit_of,
+    limit_of_turns,
+    ran_out,
+)
+from hotlap.host.memory import resident_bytes
 
 
 @pytest.mark.parametrize(
@@ -39,6 +47,16 @@ def test_what_does_not(error: Exception) -> None:
     raised = RuntimeError("the step failed")
     raised.__cause__ = error
     assert not ran_out(raised)
+
+
+def test_sizes_that_take_turns_on_a_cpu_have_what_the_host_has() -> None:
+    asked = resident_bytes()[0] + 2**20
+    assert limit_of(device_of("cpu"), asked).bytes == asked
+    assert limit_of_turns(device_of("cpu"), asked).bytes > asked + 2**20
+    # What is asked for and larger is kept.
+    assert limit_of_turns(device_of("cpu"), 2**60).bytes == 2**60
+    gpu: Any = SimpleNamespace(kind="cuda", free_bytes=lambda: 2**40)
+    assert limit_of_turns(gpu, asked).bytes == asked
 
 
 class Allocator:

@@ -57,6 +57,18 @@ def limit_of(hardware: Device, asked: int | None) -> Limit:
     return Limit(hardware, resident_bytes()[0] + int(_SHARE * available_bytes()))
 
 
+def limit_of_turns(hardware: Device, asked: int) -> Limit:
+    """Return the limit of a process in which sizes take turns that fit into `asked` bytes each.
+
+    On a CPU such a process holds more than a run with one of them: what is freed lies in pieces. To
+    fail for that would say nothing of a run, so only the host's memory limits it.
+    """
+    limit = limit_of(hardware, asked)
+    if hardware.kind == "cuda":
+        return limit
+    return max(limit, limit_of(hardware, None), key=lambda each: each.bytes)
+
+
 @contextlib.contextmanager
 def enforce(limit: Limit) -> Iterator[None]:
     """Let allocations above a limit fail, while entered. Libraries should be loaded before."""

@@ -7,11 +7,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hotlap.device.accelerator import Device, device_of
+from hotlap.device.accelerator import device_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.splitting import why_not_smaller
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.memory.limit import Limit, asked_for, enforce, limit_of, ran_out
+from hotlap.engine.memory.limit import (
+    Limit,
+    asked_for,
+    enforce,
+    limit_of,
+    limit_of_turns,
+    ran_out,
+)
 from hotlap.engine.roles.trial import Trial, leave
 from hotlap.engine.state.position import Position
 from hotlap.engine.steps import StepDone, steps_of
@@ -102,25 +109,13 @@ def pace(trial: Trial) -> NoReturn:
     `size`, the largest one; `memory`, bytes.
     """
     options, channel = trial.config.options, trial.channel
-    limit = _limit_of_turns(_hardware(trial), options["memory"])
+    limit = limit_of_turns(_hardware(trial), options["memory"])
     with enforce(limit):
         turns = _Turns(_build(trial, options["size"]))
         channel.send("ready")
         while (message := channel.receive()) is not None and message["kind"] == "turn":
             channel.send("turn", **_turn(turns, message["size"], message["steps"]))
     leave()
-
-
-def _limit_of_turns(hardware: Device, asked: int) -> Limit:
-    """Return the limit of a process in which sizes take turns.
-
-    Each of them was found to fit by itself. One process of a CPU that takes them by turns holds
-    more, in pieces that the sizes before have left: to fail for that would say nothing of a run.
-    """
-    limit = limit_of(hardware, asked)
-    if hardware.kind == "cuda":
-        return limit
-    return max(limit, limit_of(hardware, None), key=lambda each: each.bytes)
 
 
 def _turn(turns: "_Turns", size: int, steps: int) -> dict[str, Any]:

@@ -280,4 +280,4 @@ def test_every_part_works_in_small_on_a_cpu(root: Path, tmp_path: Path) -> None:
         assert figures[f"gpt: {name}: best_tokens_per_s"] > 0
     # On a CPU a kernel may be absent; nothing else fails.
     failed = {row["part"] for row in rows if "failed" in row}
-    assert failed <= {"attention", "copies"}, [row for row in rows if "failed" in row]
+    assert failed <= {"attention", "copies", "launches"}, [row for row in rows if "failed" in row]

@@ -80,7 +80,7 @@ OPTIONAL = (
     # Whether forwards of a watched run compute in float16; without it each device is asked.
     PrivateName("torch._C", "_is_any_autocast_enabled"),
     # `chunked_loss` inside a compiled region.
-    PrivateName("torch._inductor.compile_fx", "compile_fx"),
+    PrivateName("torch", "_TorchCompileInductorWrapper"),
     # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
     PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # `diagnose --trace`: whether a script runs a profiler itself, and the lines of operators.
@@ -133,9 +133,9 @@ def records_operators() -> bool:
 
 def compile_by_inductor(module: Any, inputs: Any, settings: Mapping[str, Any]) -> Any:
     """Compile a traced graph as `torch.compile` does, with Inductor's `settings`."""
-    from torch._inductor.compile_fx import compile_fx
+    import torch
 
-    return compile_fx(module, inputs, config_patches=dict(settings))
+    return torch._TorchCompileInductorWrapper("default", dict(settings), None)(module, inputs)
 
 
 def hide_worker_info() -> None:

@@ -218,6 +218,7 @@ class Work:
         self.narrow_bias = None if bias is None else bias.to(self.dtype)
         self.is_in_place = (
             class_weights is None
+            and targets.dtype == torch.int64
             and self.dtype != torch.float64
             and (setting.is_traced or has_kernel(hidden.device.type))
         )

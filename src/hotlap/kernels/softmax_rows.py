@@ -48,20 +48,22 @@ def take_losses(
         return _by_operators(logits, targets, scales, ignore_index, label_smoothing)
     rows, classes = logits.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    _kernel()[(rows,)](
-        logits,
-        logits.stride(0),
-        targets,
-        losses,
-        scales,
-        scales.dim(),
-        ignore_index,
-        label_smoothing,
-        classes=classes,
-        IS_SMOOTH=label_smoothing > 0,
-        BLOCK=block or _BLOCK,
-        num_warps=warps or _WARPS,
-    )
+    # triton launches on the current device, whichever its arguments are on.
+    with torch.cuda.device_of(logits):
+        _kernel()[(rows,)](
+            logits,
+            logits.stride(0),
+            targets.contiguous(),
+            losses,
+            scales.contiguous(),
+            scales.dim(),
+            ignore_index,
+            label_smoothing,
+            classes=classes,
+            IS_SMOOTH=label_smoothing > 0,
+            BLOCK=block or _BLOCK,
+            num_warps=warps or _WARPS,
+        )
     return losses
 
 
@@ -94,9 +96,9 @@ def _by_operators(
         losses = (1 - label_smoothing) * losses + label_smoothing * smooth
         gradient -= label_smoothing / wide.shape[1]
     gradient.scatter_add_(1, places, torch.full_like(picked, label_smoothing - 1))
-    gradient *= (scales * counts).unsqueeze(1)
-    logits.copy_(gradient)
-    return losses * counts
+    gradient *= scales.unsqueeze(-1)
+    logits.copy_(gradient.masked_fill_(~counts.unsqueeze(1), 0))
+    return losses.masked_fill(~counts, 0)
 
 
 @functools.cache

@@ -41,7 +41,9 @@ def kernel(
         if IS_SMOOTH:
             plain_sum += tl.sum(tl.where(is_class, values, 0.0), 0)
         now = tl.maximum(largest, tl.max(values, 0))
-        total = total * tl.exp(largest - now) + tl.sum(tl.exp(values - now), 0)
+        # Where all have been -inf so far, a difference would be no number.
+        base = tl.where(now == float("-inf"), 0.0, now)
+        total = total * tl.exp(largest - base) + tl.sum(tl.exp(values - base), 0)
         largest = now
     log_sum = largest + tl.log(total)
     picked = tl.load(first + target).to(tl.float32)

@@ -115,7 +115,7 @@ def _forward(seen: Any) -> Any:
 
 def proof(target: ModelTarget) -> Proof:
     seen = target.notes["chunked_loss"]
-    if seen.losses == 0:
+    if seen.count == 0:
         return Proof(
             "no_effect",
             "the last linear layer's output was never passed directly to `cross_entropy`, or the "

@@ -255,17 +255,26 @@ def _compiled(
     if chunks is None:
         # torch.compile takes a mode or options, not both.
         return torch.compile(function, **how, options=dict(settings))
-    from hotlap.kernels.traced_loss import counted, rewrite
+    from hotlap.kernels.traced_loss import counted, rewrite, takes_losses
+
+    left: list[bool] = []
+    """Not empty once a traced loss was left as it was."""
 
     def in_chunks(module: Any, inputs: Any) -> Any:
-        rewrite(module, chunks.limit)
+        if not rewrite(module, chunks.limit) and takes_losses(module):
+            left.append(True)
         return compat.compile_by_inductor(module, inputs, settings)
 
     compiled = torch.compile(function, **how, backend=in_chunks)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with counted(chunks):
-            return compiled(*args, **kwargs)
+            result = compiled(*args, **kwargs)
+        if left:
+            # From the next call on the layer's output is put off, outside of the graph. What was
+            # compiled checks it before it runs; told sooner, it would take it for what it was.
+            chunks.is_traced = False
+        return result
 
     return call
 

@@ -68,6 +68,20 @@ def test_a_size_that_is_slow_in_its_first_turn_only_may_win() -> None:
     assert paces.fastest == 64
 
 
+def test_a_size_that_left_after_one_turn_does_not_win_because_the_machine_slowed_down() -> None:
+    turns = Counter[int]()
+
+    def take(size: int, steps: int) -> Turn:
+        turns[size] += 1
+        seconds = 1.9 if size == 32 else 1.0
+        return Turn((seconds if turns[size] == 1 else 2.2) * steps, BATCH * steps, steps)
+
+    late = iter([0.0, *[1e9] * 99])
+    paces = find_fastest(take, [64, 32, 16], seconds=1.0, clock=lambda: next(late))
+    assert turns[32] == 1 < turns[64]
+    assert paces.fastest in (64, 16)
+
+
 def test_a_noisy_machine_has_more_rounds() -> None:
     fastest, turns, _ = raced(lambda n: 1e-5 if n == 64 else 1.1e-5, 128, noise=0.8, allowed_s=60.0)
     assert fastest == 64

@@ -37,13 +37,16 @@ class Paces:
     """Seconds per sample of each size, turn by turn."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
+    slow: set[int] = field(default_factory=set)
+    """Sizes that left after their first turn: the machine may have slowed down since."""
 
     @property
     def fastest(self) -> int | None:
         """The size that takes least time, of those that took turns to the end; None if none did."""
         most = max(map(len, self.seconds.values()), default=0)
         left = [size for size, turns in self.seconds.items() if len(turns) == most]
-        return min(left, key=self.of, default=None)
+        raced = [size for size in left if size not in self.slow]
+        return min(raced or left, key=self.of, default=None)
 
     def of(self, size: int) -> float:
         """Return the seconds that a sample takes."""
@@ -99,6 +102,7 @@ def find_fastest(
     orders = random.Random(0)
     racing = [size for size in paces.seconds if _is_close(paces, size, _COLD)]
     close = [size for size in racing if _is_close(paces, size, _MUCH_SLOWER)]
+    paces.slow = {size for size in paces.seconds if size not in racing}
     for number in range(1, _ROUNDS + 1):
         if len(racing) < 2 or (number > 1 and clock() - begun > seconds):
             break

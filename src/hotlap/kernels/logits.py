@@ -5,6 +5,7 @@ its rows (`view`, `flatten`, a slice of positions, another float format) is foll
 gets the plain tensor, with the plain gradient.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -137,7 +138,14 @@ def _cross_entropy(source: Source, args: tuple[Any, ...], kwargs: Any) -> Any:
         seen=source.seen,
         **given,
     )
-    return compute_loss(source.hidden, source.weight, source.bias, targets, class_weights, setting)
+    work = _uncompiled_loss()
+    return work(source.hidden, source.weight, source.bias, targets, class_weights, setting)
+
+
+@functools.cache
+def _uncompiled_loss() -> Callable[..., torch.Tensor]:
+    """Return what Dynamo does not trace: it would do so anew for each number of losses so far."""
+    return torch.compiler.disable(compute_loss)
 
 
 def _holds_classes(source: Source) -> bool:

@@ -183,6 +183,7 @@ def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
         ({"second.bias": torch.tensor([1.0, float("nan")])}, "NaN or infinite .* second.bias"),
         ({"second.bias": torch.tensor([1.0, float("inf")])}, "NaN or infinite .* second.bias"),
         ({"second.bias": torch.tensor([1.0, 2j])}, "complex values in second.bias"),
+        ({"second.bias": torch.ones(2, dtype=torch.int8)}, r"torch.int8 for floating-point values"),
         ({"second.bias": torch.empty(2, device="meta")}, r"without dense values \(meta\)"),
         ({"second.bias": torch.zeros(2).to_sparse()}, r"without dense values \(torch.sparse_coo\)"),
         ({f"extra{k}": torch.zeros(1) for k in range(5)}, "extra0, extra1, extra2 and 2 more"),

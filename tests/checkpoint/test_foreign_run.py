@@ -78,6 +78,11 @@ def test_what_compile_puts_into_names_is_removed_and_other_keys_are_told(tmp_pat
     assert run.unused == ("optimizer", "args", "best_acc")
 
 
+def test_what_a_module_saves_of_its_own_may_be_no_tensor(tmp_path: Path) -> None:
+    content = held(model={**MODEL, "norm._extra_state": {"count": 3}})
+    assert read_run(saved(content, tmp_path)).weights.keys() == MODEL.keys()
+
+
 @pytest.mark.parametrize("epoch", [3, 3.0, torch.tensor(3)])
 def test_a_number_of_any_type_is_an_epoch(epoch: Any, tmp_path: Path) -> None:
     assert read_run(saved(held(epoch=epoch), tmp_path)).epoch == 3

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 import hotlap
 from hotlap.device.out_of_memory import is_out_of_memory
-from hotlap.engine.step.transaction import Transaction, _Buffer
+from hotlap.engine.step.transaction import Transaction, _Tensor
 from hotlap.errors import RunError
 from hotlap.plan import Plan
 from hotlap.report.training import page
@@ -150,8 +150,9 @@ def test_an_ordinary_model_learns_the_same_to_rounding() -> None:
 
 
 class Counting(nn.Module):
-    """Draws from every generator, and keeps count in a buffer, in one that it replaces, in batch
-    norm, and from its fifth call on in a last one."""
+    """Draws from every generator, and keeps count in a buffer, in one that it replaces, in one that
+    is None at first, in one that its first call makes, in batch norm, and from its fifth call on in
+    a last one."""
 
     def __init__(self, late: bool = False) -> None:
         super().__init__()
@@ -160,17 +161,23 @@ class Counting(nn.Module):
         self.register_buffer("seen", torch.zeros(()))
         self.register_buffer("replaced", torch.zeros(2))
         self.register_buffer("late", torch.zeros(()))
+        self.register_buffer("unset", None)
         self.is_late, self.calls = late, 0
 
     def forward(self, inputs: Any) -> Any:
         self.calls += 1
         self.seen += 1
         self.replaced = self.replaced + 1
+        self.unset = torch.ones(()) if self.unset is None else self.unset + 1
+        if not hasattr(self, "made"):
+            self.register_buffer("made", torch.zeros(()))
+        self.made += 1
         if self.is_late and self.calls == 5:
             self.late += 1
         factor = 1 + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
         hidden = self.drop(self.norm(self.first(inputs)).relu()) * factor
-        return self.last(hidden) + 0.01 * (self.seen + self.replaced.sum())
+        counts = self.seen + self.replaced.sum() + self.unset + self.made
+        return self.last(hidden) + 0.01 * counts
 
 
 def drawing(loss: Any, **options: Any) -> hotlap.Task:
@@ -211,20 +218,25 @@ def test_memory_that_runs_out_while_a_step_is_kept_costs_no_bit(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = trained(drawing(lattice.mean))
-    keep, calls = _Buffer.keep, iter(range(10**6))
+    keep, calls = _Tensor.keep, iter(range(10**6))
 
     def failing(self: Any) -> None:
-        # Of the three buffers the second one, so that the first is kept and the last is not.
-        if next(calls) == 3 * step + 1:
+        # The second one of all buffers, so that the first is kept and the last is not.
+        if self.path == "replaced" and next(calls) == step:
             raise torch.OutOfMemoryError("no memory to keep a buffer")
         keep(self)
 
-    monkeypatch.setattr(_Buffer, "keep", failing)
+    monkeypatch.setattr(_Tensor, "keep", failing)
     assert same(trained(drawing(lattice.mean)), plain)
-    assert next(calls) > 3 * step + 2
+    assert next(calls) > step + 1
 
 
-@pytest.mark.parametrize("kept", ["_torch", "_host", "_buffers", "_step"])
+class _Everything:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kept", ["_torch", "_host", "_tensors", "_names", "_step"])
 def test_the_comparison_sees_what_is_not_put_back(
     kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,13 +246,39 @@ def test_the_comparison_sees_what_is_not_put_back(
         if kept == "_step":
             monkeypatch.setattr(self._step, "roll_back", lambda: None)
         else:
-            setattr(self, kept, [])
+            setattr(self, kept, _Everything() if kept == "_names" else type(getattr(self, kept))())
         self._states = self._states if kept != "_torch" else []
         return put_back(self)
 
     monkeypatch.setattr(Transaction, "put_back", forgetful)
-    found = trained(drawing(Failing(lattice.mean, once(6))))
+    step = 0 if kept == "_names" else 6
+    found = trained(drawing(Failing(lattice.mean, once(step))))
     assert not same(found, trained(drawing(lattice.mean)))
+
+
+class Following(nn.Module):
+    """Has a layer that follows the trained one in its forward, as a momentum encoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained, self.follower = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.follower.requires_grad_(False)
+        # Batch norm: the step is not split, and every bit can be compared.
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, inputs: Any) -> Any:
+        with torch.no_grad():
+            self.follower.weight.mul_(0.9).add_(self.trained.weight, alpha=0.1)
+        return self.norm(self.trained(inputs)) + self.follower(inputs)
+
+
+def test_parameters_that_follow_the_trained_ones_are_put_back() -> None:
+    plain = trained(exact(lattice.mean, model=Following, optimizer=adam))
+    failing = Failing(lattice.mean, once(6))
+    assert same(trained(exact(failing, model=Following, optimizer=adam)), plain)
+    first = Failing(lattice.mean, once(0))
+    with pytest.raises(RunError, match=r"parameter 'follower\.weight', which no step before"):
+        trained(exact(first, model=Following, optimizer=adam))
 
 
 def test_a_buffer_that_was_never_written_before_ends_the_run() -> None:

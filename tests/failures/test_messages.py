@@ -467,6 +467,14 @@ def test_other_messages_are_not_recognised(text: str) -> None:
     assert recognize(text) is None
 
 
+def test_a_message_is_recognised_where_a_terminal_has_broken_its_line() -> None:
+    said = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x9 and 8x3)"
+    known = recognize(said)
+    assert known is not None
+    for broken in (said.replace("be ", "be\n"), said.replace("be ", "be  ")):
+        assert recognize(broken) == known
+
+
 def test_a_traceback_ends_with_its_reason() -> None:
     first, second = ELSEWHERE[0][0], ELSEWHERE[-1][0]
     between = "\n\nDuring handling of the above exception, another exception occurred:\n\n"

@@ -32,6 +32,8 @@ MODEL_KEYS = (
 )
 """Keys under which people save a state dict beside other things."""
 _COMPILED = "_orig_mod."
+_EXTRA = "_extra_state"
+"""How names end of what modules give by `get_extra_state`."""
 _MOST_NAMED = 3
 
 
@@ -131,6 +133,18 @@ def fit_to_model(
         ]
         if complexes:
             problems.append(f"complex values in {_list_some(complexes)}")
+        whole = [
+            name
+            for name in found.keys() & wanted.keys()
+            if wanted[name].is_floating_point()
+            and not (found[name].is_floating_point() or found[name].is_complex())
+        ]
+        if whole:
+            kinds = ", ".join(sorted({str(found[name].dtype) for name in whole}))
+            problems.append(
+                f"{kinds} for floating-point values in {_list_some(whole)} (quantized weights have "
+                "to be converted back first)"
+            )
     if problems:
         raise UsageError(
             f"the weights in '{path}' cannot be used for this model: "
@@ -235,10 +249,11 @@ def _first_line(error: Exception) -> str:
 
 
 def is_state_dict(value: Any) -> bool:
-    """True if that is tensors by name, at least one."""
-    if not isinstance(value, Mapping) or not value:
+    """True if that is tensors by name, at least one, beside what modules save of their own."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         return False
-    return all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in value.items())
+    tensors = {name: each for name, each in value.items() if not name.endswith(_EXTRA)}
+    return bool(tensors) and all(isinstance(each, torch.Tensor) for each in tensors.values())
 
 
 def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
@@ -247,9 +262,11 @@ def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[st
     Raises:
         UsageError: one comes both with and without it.
     """
-    plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
-    if len(plain) != len(weights):
-        names = [name.replace(_COMPILED, "") for name in weights]
+    # What a module has saved by `get_extra_state` may be no tensor.
+    tensors = {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+    plain = {name.replace(_COMPILED, ""): tensor for name, tensor in tensors.items()}
+    if len(plain) != len(tensors):
+        names = [name.replace(_COMPILED, "") for name in tensors]
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(
             f"'{path}' holds the parameter '{twice}' twice: with the prefix '{_COMPILED}' that "

@@ -53,9 +53,10 @@ def registry() -> dict[str, Failure]:
 def recognize(text: str) -> Recognized | None:
     """Return what a message, a traceback or a log died of, None if that is not known.
 
-    Of several failures the one that is spoken of last: a traceback ends with its reason.
+    Of several failures the one that is spoken of last: a traceback ends with its reason. White
+    space may be other than it was: a terminal breaks lines.
     """
-    found = _find(text)
+    found = _find(text) or _find(" ".join(text.split()))
     return None if found is None else _build(*found, Death([]))
 
 
@@ -101,4 +102,5 @@ def _find(text: str) -> tuple["re.Match[str]", Failure] | None:
 def _build(match: "re.Match[str]", failure: Failure, death: Death) -> Recognized:
     where = failure.locate(death) if death.calls else []
     advice = failure.advise(match, death)
-    return Recognized(failure, match.group().strip(), [*failure.explain(match), *where], advice)
+    said = list(dict.fromkeys([*failure.explain(match), *where]))
+    return Recognized(failure, match.group().strip(), said, advice)

@@ -145,7 +145,8 @@ def _cross_entropy(source: Source, args: tuple[Any, ...], kwargs: Any) -> Any:
 @functools.cache
 def _uncompiled_loss() -> Callable[..., torch.Tensor]:
     """Return what Dynamo does not trace: it would do so anew for each number of losses so far."""
-    return torch.compiler.disable(compute_loss)
+    disabled: Any = torch.compiler.disable(compute_loss)
+    return disabled
 
 
 def _holds_classes(source: Source) -> bool:

@@ -18,13 +18,15 @@ class CannotRestore(Exception):
 
 
 class Transaction:
-    """Keeps what a step changes before its update: random states, and the model's buffers.
+    """Keeps what a step changes before its update: random states, and tensors of the model.
 
-    Gradients, the scaler and running statistics are the step's own, see `Step.roll_back`. What
-    modules keep in plain attributes, and what a loss counts for itself, is not seen.
+    These are buffers, and parameters that are not trained, as those of a model that follows the
+    trained one. Gradients, the scaler and running statistics are the step's own, see
+    `Step.roll_back`. What modules keep in plain attributes, and what a loss counts for itself, is
+    not seen.
 
     Args:
-        model: whose buffers are kept: all for the first step, later those that have ever changed.
+        model: of which all buffers are kept for the first step, later what has ever changed.
         step: its own are not kept twice.
         has_cuda: draws come from the CUDA devices' generators as well.
     """
@@ -40,13 +42,28 @@ class Transaction:
         self._is_kept = False
         """False while, and if, keeping itself did not come to its end."""
         self._host = [_HostGenerator(*each) for each in _HOST_GENERATORS]
-        own = step.kept_buffers()
-        self._buffers = [
-            _Buffer(f"{name}.{key}" if name else key, module._buffers, key)
-            for name, module in model.named_modules()
-            for key, buffer in module._buffers.items()
-            if buffer is not None and id(buffer) not in own
-        ]
+        self._own = step.kept_buffers()
+        self._modules = list(model.named_modules())
+        self._found = -1
+        self._tensors: dict[tuple[int, str], _Tensor] = {}
+        """By the identity of what holds them in a module, and their name there."""
+        self._names: set[tuple[int, str]] = set()
+        """Of all buffers that there were before the step, in the same form."""
+
+    def _find(self) -> None:
+        """Find buffers and parameters anew where there are more, or fewer: a forward makes some."""
+        found = sum(len(module._buffers) for _, module in self._modules)
+        if found == self._found:
+            return
+        self._found, known, self._tensors = found, self._tensors, {}
+        self._names = {(id(m._buffers), key) for _, m in self._modules for key in m._buffers}
+        for name, module in self._modules:
+            for holder, what in ((module._buffers, "buffer"), (module._parameters, "parameter")):
+                for key, tensor in holder.items():
+                    if id(tensor) in self._own or (what == "parameter" and _is_trained(tensor)):
+                        continue
+                    path, at = f"{name}.{key}" if name else key, (id(holder), key)
+                    self._tensors[at] = known.get(at) or _Tensor(path, what, holder, key)
 
     def keep(self) -> None:
         """Remember everything, before a step."""
@@ -56,8 +73,9 @@ class Transaction:
             self._other_states = rng.device_states(self._others)
         for host in self._host:
             host.keep()
-        for buffer in self._buffers:
-            buffer.keep()
+        self._find()
+        for tensor in self._tensors.values():
+            tensor.keep()
         self._is_kept = True
 
     def put_back(self) -> tuple[str, ...]:
@@ -68,19 +86,27 @@ class Transaction:
             average: names of random generators.
 
         Raises:
-            CannotRestore: a buffer was changed that no step before had changed.
+            CannotRestore: a tensor was changed that no step before had changed.
         """
         if not self._is_kept:
             # The step itself has not begun. What was kept before is that of an earlier step.
             return ()
         self._step.roll_back()
-        for buffer in self._buffers:
-            buffer.put_back()
+        for _, module in self._modules:
+            for key in list(module._buffers):
+                if (id(module._buffers), key) not in self._names:
+                    del module._buffers[key]
+        for tensor in self._tensors.values():
+            tensor.put_back()
         for generator, state in zip(self._torch, self._states, strict=True):
             generator.set_state(state)
         if self._others:
             rng.set_device_states(self._other_states)
         return tuple(host.name for host in self._host if not host.put_back())
+
+
+def _is_trained(parameter: Any) -> bool:
+    return parameter is None or parameter.requires_grad
 
 
 class _HostGenerator:
@@ -144,26 +170,34 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one[2:] == other[2:] and (one[1] == other[1]).all())
 
 
-class _Buffer:
-    """One buffer of a module.
+class _Tensor:
+    """One tensor of a module.
 
     Args:
         path: its name in the model.
-        holder: the module's buffers.
+        what: `buffer` or `parameter`. Of parameters, which may be many and large, those are kept
+            that a step before has changed.
+        holder: the module's buffers, or its parameters.
         key: its name there.
     """
 
-    def __init__(self, path: str, holder: dict[str, Any], key: str) -> None:
-        self.path = path
+    def __init__(self, path: str, what: str, holder: dict[str, Any], key: str) -> None:
+        self.path, self._what = path, what
         self._holder, self._key = holder, key
         self._before: Any = None
         """The tensor before the step, and that one's version."""
         self._version = -1
         self._copy: torch.Tensor | None = None
-        self._is_changing, self._is_first = False, True
+        self._is_changing, self._is_first = False, what == "buffer"
+        self._is_known = False
+        """False until it was seen once, and while it is trained after all."""
 
     def keep(self) -> None:
         tensor = self._holder.get(self._key)
+        was_known, self._is_known = self._is_known, True
+        if self._what == "parameter" and _is_trained(tensor):
+            self._is_known = False
+            return
         if tensor is None or tensor.is_inference():
             # Nothing that trains can write to a tensor of inference mode.
             self._before, self._copy = tensor, None
@@ -171,7 +205,9 @@ class _Buffer:
         version = tensor._version
         if self._is_first:
             self._copy = tensor.detach().clone()
-        elif self._is_changing or tensor is not self._before or version != self._version:
+        elif self._is_changing or (
+            was_known and (tensor is not self._before or version != self._version)
+        ):
             self._is_changing = True
             self._copy = tensor.detach().clone()
         else:
@@ -180,17 +216,19 @@ class _Buffer:
         self._before, self._version = tensor, version
 
     def put_back(self) -> None:
+        if not self._is_known:
+            return
         before = self._before
         if before is not None and not before.is_inference() and before._version != self._version:
             if self._copy is None:
                 raise CannotRestore(
-                    f"the step has changed the model's buffer '{self.path}', which no step before "
-                    "had changed, so it was not kept"
+                    f"the step has changed the model's {self._what} '{self.path}', which no step "
+                    "before had changed, so it was not kept"
                 )
             with torch.no_grad():
                 before.copy_(self._copy)
             self._is_changing = True
         # The first attempt in parts checks the loss, which writes to all of them.
-        self._is_first = True
+        self._is_first = self._what == "buffer" or self._is_changing
         if before is not None or self._key in self._holder:
             self._holder[self._key] = before

@@ -1,6 +1,7 @@
 """`hotlap.find_micro_batch`: the largest micro-batch that fits, and the fastest, from Python."""
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -110,13 +111,20 @@ def find(
     if before is not None and not _is_short_of_memory(before, memory):
         progress("micro-batches were measured before, and all is unchanged; again: --again")
         return before
+    begun = time.time()
     most = int(available_bytes() * _SHARE)
     if memory is not None:
         most = min(most, memory + _WORKERS)
     with Lab(recipe, techniques=techniques, memory_bytes=most) as lab:
         trials = MicroBatchTrials(lab, plan.without("micro_batch"), memory, progress)
         found = measure(trials, seconds=seconds, below=kept.too_large, progress=progress)
-    kept.keep(found, [str(recipe.folder / each) for each in trials.facts["files"]])
+    files = [str(recipe.folder / each) for each in trials.facts["files"]]
+    changed = [path for path in files if os.path.exists(path) and os.path.getmtime(path) >= begun]
+    if changed:
+        # Which of them were measured, nobody knows.
+        progress(f"{changed[0]} was changed meanwhile: what was found is not kept")
+    else:
+        kept.keep(found, files)
     return found
 
 

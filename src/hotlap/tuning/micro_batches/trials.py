@@ -136,7 +136,7 @@ def measure(
     held = trials.facts["held_bytes"]
     if held:
         raise RunError(
-            f"--memory of {limit / 2**20:,.0f} MiB is less than the {held / 2**20:,.0f} MiB that "
+            f"--memory of {_size(limit)} is less than the {held / 2**20:,.0f} MiB that "
             f"`{trials.subject}` holds on {trials.facts['device']} before its model is made. Use a "
             "larger --memory with a unit, as in --memory 2GiB; a number without a unit is bytes."
         )
@@ -190,6 +190,10 @@ def _nothing_fits(trials: MicroBatchTrials, tried: list[Fit], limit: int, why_wh
         "`hotlap train`, you can also add `[techniques.recompute]` or `[techniques.autocast]` to "
         "the file that --plan names."
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count:,} bytes"
 
 
 def _is_memory(error: TrialError) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -129,6 +130,8 @@ class Way:
             few = self._whole(4)
             took = min(self._take(few)[0] for _ in range(3)) / few / 1e3
         self.steps = self._whole(max(4, int(sizes.turn_s / took)))
+        # Before anything is profiled: from then on each node of a graph costs its launch some time.
+        self._host_ms = self.host_ms()
 
     def _whole(self, count: int) -> int:
         """Return the next number of steps that can be taken: a launch may take several."""
@@ -154,15 +157,16 @@ class Way:
         return wall / self.steps
 
     def host_ms(self) -> float:
-        """Return ms per step until all of it is queued, with an idle device before."""
-        count = self._whole(8)
+        """Return ms per step until all of it is queued, with an idle device before; the median."""
+        count, took = self._whole(8), []
         with self.around():
+            for _ in range(5):
+                self.sizes.device.synchronize()
+                begin = time.perf_counter()
+                self._steps(count)
+                took.append(time.perf_counter() - begin)
             self.sizes.device.synchronize()
-            begin = time.perf_counter()
-            self._steps(count)
-            took = time.perf_counter() - begin
-            self.sizes.device.synchronize()
-        return took / count * 1e3
+        return median(took) / count * 1e3
 
     def described(self, trace: str | None = None) -> dict[str, Any]:
         """Return what it costs beside its time; the profile of some steps goes to `trace`."""
@@ -170,7 +174,7 @@ class Way:
             seen = profiled(self._steps, self._whole(PROFILED), self.sizes, trace)
         return {
             "set_up_s": round(self.set_up_s, 2),
-            "host_ms": self.host_ms(),
+            "host_ms": self._host_ms,
             "peak_bytes": self.peak_bytes,
             **self.memory(),
             **seen,
@@ -280,9 +284,10 @@ def in_turns(ways: Mapping[str, Any], sizes: Sizes, per_step: int, trace_of: str
         make, around = made if isinstance(made, tuple) else (made, None)
         way = attempted(name, lambda m=make, a=around, n=name: Way(n, m, sizes, a), sizes)
         if way is not None:
-            trace = f"trace-{sizes.rows.part}" if name == trace_of else None
-            sizes.rows.add(way=name, **way.described(trace))
             ready[name] = way
+    for name, way in ready.items():
+        trace = f"trace-{sizes.rows.part}" if name == trace_of else None
+        sizes.rows.add(way=name, **way.described(trace))
     seen: dict[str, list[float]] = {name: [] for name in ready}
     for number in range(sizes.rounds):
         if number >= 2 and sizes.left_s() < 0:

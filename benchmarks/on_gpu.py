@@ -1,7 +1,7 @@
 """What a GPU gains from each technique, part by part; `python -m benchmarks gpu` runs them.
 
     python -m benchmarks.on_gpu PART [--quick] [--device cuda] [--rows FILE] [--out DIR] [--limit S]
-        [--only WAY ...] [--turn S] [--rounds N]
+        [--ways WAY ...] [--turn S] [--rounds N]
 
 writes one line of JSON a row, each as soon as it is measured. Ways take turns on one device, each
 in both orders; times are of whole turns with the device waited for at both ends.
@@ -296,7 +296,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, help="the file that rows go to; standard output")
     parser.add_argument("--out", type=Path, help="folder of what else is kept, as traces")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, about")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WAY", help="of its ways, these")
+    parser.add_argument("--ways", nargs="+", default=[], metavar="WAY", help="of its ways, these")
     parser.add_argument("--turn", type=float, help="seconds of a turn")
     parser.add_argument("--rounds", type=int, help="turns of each way")
     args = parser.parse_args()
@@ -311,7 +311,7 @@ def main() -> int:
         rows=Rows(args.rows, args.part),
         out=args.out,
         ends=time.monotonic() + args.limit,
-        only=tuple(args.only),
+        only=tuple(args.ways),
     )
     if args.part in PARTS:
         importlib.import_module(PARTS[args.part]).PARTS[args.part](sizes)

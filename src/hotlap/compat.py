@@ -6,7 +6,7 @@ only hotlap's own engine needs is looked for when it is used.
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ OPTIONAL = (
     PrivateName("torch._C", "_is_any_autocast_enabled"),
     # `chunked_loss` inside a compiled region.
     PrivateName("torch", "_TorchCompileInductorWrapper"),
+    # `compile` with a shorter formula of GELU.
+    PrivateName("torch._inductor.decomposition", "register_decomposition"),
     # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
     PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # `diagnose --trace`: whether a script runs a profiler itself, and the lines of operators.
@@ -136,6 +138,13 @@ def compile_by_inductor(module: Any, inputs: Any, settings: Mapping[str, Any]) -
     import torch
 
     return torch._TorchCompileInductorWrapper("default", dict(settings), None)(module, inputs)
+
+
+def decompose_in_inductor(operator: Any, function: Callable[..., Any]) -> None:
+    """Let Inductor compile an operator as the operators that a function calls."""
+    from torch._inductor.decomposition import register_decomposition
+
+    register_decomposition([operator])(function)
 
 
 def hide_worker_info() -> None:

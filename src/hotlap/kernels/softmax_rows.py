@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-_BLOCK, _WARPS = 8192, 16
-"""So many warps that few rows are under way, and stay in the cache until they are read again."""
+_BLOCK, _WARPS = 8192, 8
+"""The fastest of those that were tried on an H200, for 50,304 classes."""
 _OUT_OF_RANGE = (
     "cross_entropy was given a target that is no class of the logits. Expected: 0 to the number of "
     "classes minus 1, or ignore_index."

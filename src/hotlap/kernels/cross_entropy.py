@@ -24,7 +24,7 @@ _FREED = (
 
 @dataclass
 class Chunks:
-    """What was seen of the chunks that really ran."""
+    """How chunks are taken, and what was seen of those that really ran."""
 
     limit: int = 1024
     """Rows of a chunk, where a technique has chosen them."""
@@ -58,8 +58,8 @@ class Setting:
     """Format in which losses are taken; that of the product if None."""
     is_scaled: bool = False
     """The loss will be scaled before its backward, so small gradients must not exist before."""
-    is_traced: bool = False
-    """True beneath autograd, where no gradient can be asked for."""
+    is_below_autograd: bool = False
+    """True inside an operator of torch's, where no gradient can be asked for."""
     seen: Chunks = field(default_factory=Chunks)
 
     def __post_init__(self) -> None:
@@ -220,7 +220,7 @@ class Work:
             class_weights is None
             and targets.dtype == torch.int64
             and self.dtype != torch.float64
-            and (setting.is_traced or has_kernel(hidden.device.type))
+            and (setting.is_below_autograd or has_kernel(hidden.device.type))
         )
 
     def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
@@ -345,17 +345,19 @@ class _Gradients:
         if self.hidden is not None:
             self.hidden[place] = gradient @ self.work.narrow
         if self.wants_weight:
-            is_first, is_last = place.start == 0, place.stop >= len(self.work.hidden)
-            if is_first:
-                product = gradient.t() @ part
-                # What nothing is added to needs no wider format.
-                self.weight = product if is_last else product.to(self.wide)
-            elif self.weight.dtype == gradient.dtype:  # pyright: ignore[reportOptionalMemberAccess]
-                self.weight.addmm_(gradient.t(), part)  # pyright: ignore[reportOptionalMemberAccess]
-            else:
-                self.weight += gradient.t() @ part  # pyright: ignore[reportOperatorIssue]
+            self.weight = self._weight_with(len(part), gradient.t(), part)
         if self.bias is not None:
             self.bias += gradient.sum(0, dtype=self.bias.dtype)
+
+    def _weight_with(self, rows: int, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Return the weight's gradient with the product of one chunk's rows."""
+        if self.weight is None:
+            product = left @ right
+            # What nothing is added to needs no wider format.
+            return product if rows == len(self.work.hidden) else product.to(self.wide)
+        if self.weight.dtype == left.dtype:
+            return self.weight.addmm_(left, right)
+        return self.weight.add_(left @ right)
 
     def result(self) -> list[torch.Tensor | None]:
         """Return the three gradients in the formats of what they belong to."""

@@ -1,7 +1,8 @@
 """The exact GELU of 16-bit tensors by a shorter formula of erf, in a graph that Dynamo has traced.
 
 On a GPU a GELU between two products is bound by erf's instructions, not by memory. The error of the
-formula is 1.5e-7 at most, far below what 16 bits hold: one result in 20,000 is rounded otherwise.
+formula is 1.5e-7 at most, far below what 16 bits hold: one result in 20,000 of bfloat16 is rounded
+otherwise.
 
 Source: Abramowitz and Stegun 1964, 7.1.26.
 """

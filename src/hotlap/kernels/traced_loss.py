@@ -60,7 +60,7 @@ def chunked(
         rows=rows,
         dtype=product,
         loss_dtype=loss,
-        is_traced=True,
+        is_below_autograd=True,
         seen=_running.seen or Chunks(),
     )
     setting.seen.losses += 1
@@ -135,9 +135,19 @@ _PLAIN = {"weight": None, "size_average": None, "reduce": None}
 """What the operator has no argument for, and what it must be."""
 _DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean"}
 """As `F.cross_entropy` has them, in the operator's order."""
-_IN_PLACE = frozenset(
-    [operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv]
+_AUGMENTED = (
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "ifloordiv",
+    "imod",
+    "ipow",
+    "iand",
+    "ior",
+    "ixor",
 )
+_IN_PLACE = (operator.setitem, *(getattr(operator, name) for name in _AUGMENTED))
 
 
 def takes_losses(module: GraphModule) -> bool:

@@ -165,6 +165,8 @@ class _Record:
         self._graphs, self._breaks = _count_graphs()
         self.calls = 0
         """Calls of compiled code, of the region that was called most often."""
+        self.gelus = 0
+        """GELUs that are taken by the shorter formula."""
         self.settled: int | None = None
         """Graphs there were when nothing new should have come."""
 
@@ -211,7 +213,7 @@ class _Region:
         }
         if options.tune_kernels:
             settings["coordinate_descent_tuning"] = True
-        self._compiled = _compiled(function, options, settings, chunks)
+        self._compiled = _compiled(function, options, settings, record, chunks)
 
     @classmethod
     def replace_forward(cls, module: Any, options: Options, record: _Record) -> None:
@@ -248,7 +250,7 @@ class _Region:
 
 
 def _compiled(
-    function: Forward, options: Options, settings: Mapping[str, Any], chunks: Any
+    function: Forward, options: Options, settings: Mapping[str, Any], record: _Record, chunks: Any
 ) -> Forward:
     """Return a function compiled by Inductor; with chunks, its loss takes its logits by them."""
     import torch
@@ -264,7 +266,7 @@ def _compiled(
         if options.short_gelu:
             from hotlap.kernels import short_gelu
 
-            short_gelu.rewrite(module)
+            record.gelus += short_gelu.rewrite(module)
         if chunks is not None:
             from hotlap.kernels import traced_loss
 
@@ -326,6 +328,8 @@ def proof(target: StepTarget, options: Options) -> Proof:
         return Proof("no_effect", "no graph was compiled")
     what = f"{_count_of(made, 'graph')} compiled, {late or 'none'} of them after the first "
     what += f"{_SETTLED_AFTER} steps; {_count_of(breaks, 'graph break')}"
+    if options.short_gelu:
+        what += f"; {_count_of(record.gelus, 'GELU')} by the shorter formula"
     if late > _MOST_LATE:
         hint = "" if options.dynamic else "; try dynamic=true"
         return Proof("refused", f"{what}; it recompiles repeatedly{hint}")

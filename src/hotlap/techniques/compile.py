@@ -328,7 +328,7 @@ def proof(target: StepTarget, options: Options) -> Proof:
         return Proof("no_effect", "no graph was compiled")
     what = f"{_count_of(made, 'graph')} compiled, {late or 'none'} of them after the first "
     what += f"{_SETTLED_AFTER} steps; {_count_of(breaks, 'graph break')}"
-    if options.short_gelu:
+    if record is not None and options.short_gelu:
         what += f"; {_count_of(record.gelus, 'GELU')} by the shorter formula"
     if late > _MOST_LATE:
         hint = "" if options.dynamic else "; try dynamic=true"

@@ -75,6 +75,19 @@ def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
     assert not watched.facts().losses[0].is_mean
 
 
+def test_a_line_that_is_only_counted_is_still_seen_in_evaluation_mode() -> None:
+    watched, loss = learning(), nn.functional.cross_entropy(SCORES, LABELS)
+    for _ in range(8):
+        watched.backward_begins(loss)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
+    for _ in range(2):
+        watched.evaluation_forward_ends(model, (torch.ones(1, 2),), {}, model(torch.ones(1, 2)))
+        watched.backward_begins(loss)
+        watched.step_begins(torch.optim.SGD(model.parameters(), lr=0.1))
+    (found,) = watched.facts().losses
+    assert (found.backwards, found.in_evaluation_mode) == (10, 2)
+
+
 def test_samples_of_a_step_are_those_of_all_its_micro_batches() -> None:
     sizes, model = BatchSizes(), nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from hotlap.attach.apply import PlanInProcess
@@ -122,6 +123,15 @@ def test_an_event_has_the_line_that_asked_for_it() -> None:
     line = test_an_event_has_the_line_that_asked_for_it.__code__.co_firstlineno
     assert (first - line, second - line) == (6, 7)
     assert events.newest[0] is test_an_event_has_the_line_that_asked_for_it.__code__
+
+
+def test_only_so_many_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hotlap.trace.events._MOST", 3)
+    events = Events()
+    for step in range(5):
+        events.note(step, "backward")
+        events.check_limit()
+    assert [event.step for event in events.as_tuple()] == [0, 1, 2]
 
 
 def test_an_event_without_a_line_of_the_users() -> None:

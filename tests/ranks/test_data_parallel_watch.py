@@ -113,7 +113,7 @@ def test_parameters_that_an_optimizer_misses_are_counted() -> None:
     model[1] = nn.Linear(4, 3)
     model(torch.ones(1, 4)).sum().backward()
     found = outside_of(early, [model], [early])
-    assert (found.lost, found.left, found.module) == (2, 2, "Sequential")
+    assert (found.lost, found.left, found.left_in) == (2, 2, "Sequential")
     late = torch.optim.SGD(model.parameters(), lr=0.1)
     assert outside_of(late, [model], [late]).lost == 0
     # What another optimizer trains, or nobody is to train, is not missed.

@@ -82,6 +82,11 @@ def test_what_follows_a_boundary_belongs_to_the_next_step_unless_another_comes()
     assert clock.take() == [7, 0, 0, 0, 0]
 
 
+def end_step(clock: PhaseClock) -> None:
+    clock.note_end(len(clock.marks))
+    clock.note((clock.current, clock.now()))
+
+
 def steps_at_once(clock: PhaseClock, ticks: Ticks, capturing: list[bool]) -> list[Any]:
     """Let three steps go by, the end of the second one and a phase of the third one captured."""
     for number in range(3):
@@ -89,13 +94,13 @@ def steps_at_once(clock: PhaseClock, ticks: Ticks, capturing: list[bool]) -> lis
             capturing[0] = (number, phase) in {(1, OTHER), (2, DATA), (2, BACKWARD)}
             clock.note((phase, clock.now()))
             ticks.now += ns
-        clock.end_step()
+        end_step(clock)
     capturing[0] = False
     ticks.now += 3
     rows = clock.take_ended()
     clock.enter(DATA)
     ticks.now += 7
-    clock.end_step()
+    end_step(clock)
     rows += clock.take_ended()
     clock.flush(rows)
     return rows
@@ -120,11 +125,11 @@ def test_a_step_of_which_everything_was_captured_took_no_time() -> None:
     ticks, capturing = Ticks(), [True]
     clock = DevicePhaseClock(lambda: Event(ticks), lambda: capturing[0])
     clock.enter(FORWARD)
-    clock.end_step()
+    end_step(clock)
     capturing[0] = False
     clock.enter(BACKWARD)
     ticks.now += 4
-    clock.end_step()
+    end_step(clock)
     rows = clock.take_ended()
     clock.flush(rows)
     assert rows == [[0] * 5, [0, 0, 4, 0, 0]]

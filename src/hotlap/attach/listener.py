@@ -30,6 +30,11 @@ class Listener:
         return (self.forward_begins,)
 
     @cached_property
+    def after_forward(self) -> Sequence[Callable[[Any, Any], None]]:
+        """What is called in place of `forward_ends`, one after another."""
+        return (self.forward_ends,)
+
+    @cached_property
     def at_step(self) -> Sequence[Callable[[Any], None]]:
         """What is called in place of `step_begins`, one after another."""
         return (self.step_begins,)

@@ -27,11 +27,12 @@ def outside_of(optimizer: Any, modules: Iterable[Any], optimizers: Iterable[Any]
 
 @dataclass(frozen=True)
 class Outside:
-    """Parameters that an optimizer and the modules that are trained do not share."""
+    """Parameters that an optimizer and the modules that are trained do not share; the fields are
+    those of its `OptimizerFacts`."""
 
     lost: int
     """Tensors of the optimizer's that are in none of the modules, and have no gradient."""
     left: int
     """Tensors of the modules with a gradient that are in no optimizer."""
-    module: str
+    left_in: str
     """Class of the module of the first of these, empty if there is none."""

@@ -237,7 +237,8 @@ def _patch_root_class(kind: type) -> None:
             output = of_root(self, *args, **kwargs)
         finally:
             State.call_depth -= 1
-            listener.forward_ends(self, output)
+            for hear in listener.after_forward:
+                hear(self, output)
         return output
 
     kind.__call__ = __call__

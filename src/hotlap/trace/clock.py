@@ -15,8 +15,9 @@ class PhaseClock:
     """Host time, in ns, by phase.
 
     `mark_boundary` ends a step provisionally: what follows belongs to the next one, unless another
-    boundary comes before `take`. A step that nothing goes on with is ended by `end_step`, and taken
-    by `take_ended`, many at once: each call is paid for in every step.
+    boundary comes before `take`. A step that nothing goes on with ends at a mark whose position
+    `note_end` is given, and is taken by `take_ended`, many at once: each call is paid for in every
+    step.
 
     Args:
         now: returns the time in ns.
@@ -36,6 +37,8 @@ class PhaseClock:
         self._boundary = 0
         self._ends: list[int] = []
         """Positions of the marks that end steps, of those that were not taken."""
+        self.note_end = self._ends.append
+        """Given the position of a mark at which a step ends, so `len(marks)` before that mark."""
 
     @property
     def current(self) -> int:
@@ -52,12 +55,6 @@ class PhaseClock:
         marks.append((marks[-1][0], self.now()))
         self._boundary = len(marks) - 1
 
-    def end_step(self) -> None:
-        """Everything since the step before belongs to this step, which is over."""
-        marks = self.marks
-        self._ends.append(len(marks))
-        marks.append((marks[-1][0], self.now()))
-
     def reset(self) -> None:
         """Forget what has been measured: the run begins now."""
         self.marks[:] = [(self.current, self.now())]
@@ -71,8 +68,9 @@ class PhaseClock:
 
     def take_ended(self) -> list[Any]:
         """Return the steps that have ended since they were taken last, each as `take` does."""
-        ends, self._ends = self._ends, []
-        return self._rows(ends)
+        rows = self._rows(self._ends)
+        self._ends.clear()
+        return rows
 
     def _rows(self, ends: list[int]) -> list[Any]:
         """Return the steps up to marks at these positions, and forget what was before the last."""

@@ -8,6 +8,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, default_collat
 from hotlap.task import LoaderFacts, OptimizerFacts
 from hotlap.trace import frames
 from hotlap.trace.rounds import Rounds
+from hotlap.trace.schema import Anchor
 from hotlap.usercode import is_users
 
 
@@ -211,3 +212,15 @@ def optimizer_facts(optimizer: Any, where: str) -> OptimizerFacts:
         where=where,
         sparse=any(p.grad is not None and p.grad.is_sparse for p in parameters),
     )
+
+
+def anchor_of(steps: int, backwards: int, batches: int, optimizers: int) -> Anchor:
+    """Return how sure it is that a step is a call of `optimizer.step`, by what was counted."""
+    if optimizers == 1 and abs(backwards - steps) <= 1 and abs(batches - steps) <= 3:
+        confidence = "high"
+    elif steps and backwards >= steps:
+        confidence = "medium"
+    else:
+        confidence = "low"
+    votes = {"optimizer_steps": steps, "backwards": backwards, "training_batches": batches}
+    return Anchor("optimizer.step", confidence, votes)

@@ -10,7 +10,7 @@ import torch
 
 from hotlap.distributed.shares import is_share
 from hotlap.task import TaskFacts
-from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.clock import OTHER, PhaseClock, phase_clock
 from hotlap.trace.events import Events
 from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import SETTLED, Paging
@@ -87,6 +87,8 @@ class Recorder:
         self._limits, self._started, self._tell_step_s = limits, started, tell_step_s
         self._rows: list[Any] = []
         self._losses: list[torch.Tensor | float] = []
+        self.add_loss = self._losses.append
+        """Given a number: what `note_loss` does with that of a plain loss on the CPU."""
         self._lines: LineSampler | None = None
         self._hottest: tuple[HotLine, ...] = ()
         self._spots: SpotSampler | None = None
@@ -186,14 +188,16 @@ class Recorder:
     def end_step(self, epochs: Sequence[Sequence[int]]) -> None:
         """Count, mark, tell and close a step that nothing goes on with, and check the limits.
 
-        What need not be done in every step is done for many at once: what a step runs next to a
-        model's kernels is in no cache.
+        No phase goes on after it. What need not be done in every step is done for many at once:
+        what a step runs next to a model's kernels is in no cache.
 
         Args:
             epochs: see `check_limits`.
         """
         self.steps += 1
-        self.clock.end_step()
+        clock = self.clock
+        clock.note_end(len(clock.marks))
+        clock.note((OTHER, clock.now()))
         now = _monotonic()
         if now < self._looks_at and SETTLED < self.steps < self._limits.steps:
             return
@@ -233,6 +237,7 @@ class Recorder:
         Args:
             epochs: of each training loader, how many steps were done when an epoch of it began.
         """
+        self.events.check_limit()
         now = time.monotonic()
         if self._is_naming:
             self.is_over = now >= self._naming_until

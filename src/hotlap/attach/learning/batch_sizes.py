@@ -31,24 +31,27 @@ class BatchSizes:
     """Counts the steps of each batch size, where one optimizer trains one model."""
 
     def __init__(self) -> None:
-        self._root: Any = None
+        self.root: Any = None
+        """The model whose forwards are counted."""
+        self.waiting = 0
+        """Samples of its forwards since the newest step."""
         self._optimizer: Any = None
-        self._waiting = self._steps = 0
+        self._steps = 0
         self._found: dict[int, _Seen] = {}
         self._is_known = True
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> None:
         """Note the samples of a training forward."""
-        if self._root is None:
-            self._root = root
-        if root is not self._root or not self._is_known:
+        if self.root is None:
+            self.root = root
+        if root is not self.root or not self._is_known:
             return
         first = inputs[0] if inputs else None
         if type(first) is not torch.Tensor:
             first = next(tensors(inputs), None)
         shape = first.shape if first is not None else ()
         if shape:
-            self._waiting += shape[0]
+            self.waiting += shape[0]
         else:
             self._is_known = False
 
@@ -60,9 +63,9 @@ class BatchSizes:
         rate = optimizer.param_groups[0].get("lr")
         if optimizer is not self._optimizer or not isinstance(rate, _NUMBERS):
             self._is_known = False
-        if not self._is_known or not self._waiting:
+        if not self._is_known or not self.waiting:
             return
-        size, self._waiting = self._waiting, 0
+        size, self.waiting = self.waiting, 0
         seen = self._found.get(size)
         if seen is None:
             if len(self._found) == _MOST:

@@ -68,6 +68,8 @@ class Losses:
         self._lines: dict[str, _Line] = {}
         self._places: dict[tuple[int, int], tuple[_Line, Any]] = {}
         """Code, which is kept, and instruction -> what is known of their line."""
+        self.settled: dict[tuple[int, int], _Line] = {}
+        """Lines whose losses are only counted, so that `add` need not be called in every step."""
 
     def add(
         self,
@@ -91,6 +93,8 @@ class Losses:
         line, _ = self._places.get((id(code), instruction)) or self._find_line(place)
         if line.looks < _LOOKS:
             _look_at(loss, line, is_scaled=is_scaled)
+        else:
+            self.settled[id(code), instruction] = line
         line.not_scaled += is_narrow
         if is_evaluating:
             line.waiting += 1

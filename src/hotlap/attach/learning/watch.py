@@ -34,6 +34,7 @@ _CHECKS = 8
 _FORWARDS = 64
 """First forwards whose outputs are looked at, if none of them is float16."""
 _HALF = torch.float16
+_Tensor = torch.Tensor
 # Names of watchers, see `SafeCalls`.
 _BATCH_SIZES = "batch sizes"
 _CHANGED = "changed gradients"
@@ -168,10 +169,13 @@ class WatchLearning(Part):
         if self._undecided is not None:
             self._safely.call(_EVALUATIONS, self._decide)
         self._forwards += 1
-        # What every step pays for is called without anything in between.
-        if _BATCH_SIZES not in self._safely.failed:
+        # What every step pays for is done here, where it is simple.
+        sizes, first = self._batch_sizes, inputs[0] if inputs else None
+        if root is sizes.root and type(first) is _Tensor and first.ndim:
+            sizes.waiting += first.shape[0]
+        elif _BATCH_SIZES not in self._safely.failed:
             try:
-                self._batch_sizes.forward_begins(root, inputs)
+                sizes.forward_begins(root, inputs)
             except Exception as error:
                 self._safely.note_failure(_BATCH_SIZES, error)
         # torch does not count autocast on MPS among any.
@@ -219,10 +223,14 @@ class WatchLearning(Part):
             undecided, self._undecided = self._undecided[0], None
             self._forwards += 1
             is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
-        if _LOSSES not in self._safely.failed:
+        code, instruction = place = self._events.newest
+        settled = self._losses.settled.get((id(code), instruction))
+        if settled is not None and not self._is_narrow and not is_evaluating:
+            settled.backwards += 1
+        elif _LOSSES not in self._safely.failed:
             try:
                 self._losses.add(
-                    self._events.newest,
+                    place,
                     loss,
                     is_narrow=self._is_narrow,
                     is_scaled=self._has_scaled and loss in self._scaled,

@@ -1,6 +1,7 @@
 """Role `observe`: `Watch` times phases; facts of a script's loaders, models and optimizers."""
 
 import collections
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import (
     WatchedLoader,
+    anchor_of,
     count_data_parallel,
     count_steps_per_epoch,
     device_of,
@@ -33,13 +35,16 @@ from hotlap.trace.learning import Learning
 from hotlap.trace.padded_batches import PaddedBatches
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
-from hotlap.trace.schema import Anchor
 from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Stepper, Steppers
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
+_TO_USER = 2
+"""Calls from what listens to the user's code, where nothing but the patch is in between."""
 _finds_anomalies = torch.is_anomaly_enabled
+_getframe = sys._getframe
+_Tensor = torch.Tensor
 _CAPTURED = (
     "the script captures its training step as a CUDA graph, and replaying a graph calls no "
     "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
@@ -221,7 +226,12 @@ class Watch(Part):
         clock = recorder.clock
         clock.note((BACKWARD, clock.now()))
         if self.wants_events:
-            recorder.events.note(recorder.steps, event_kinds.BACKWARD)
+            frame, events = _getframe(_TO_USER), recorder.events
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((recorder.steps, event_kinds.BACKWARD, place))
+            else:
+                events.note(recorder.steps, event_kinds.BACKWARD)
         if self.wrappers.known:
             self.wrappers.backward_begins()
         self._backwards += 1
@@ -237,7 +247,11 @@ class Watch(Part):
         # Several loaders, as in `zip`: a step is of a batch of each.
         while self._read:
             self._read.pop().feeds_steps = True
-        recorder.note_loss(loss)
+        # In most runs that are observed it is a plain loss, whose number is read at once.
+        if recorder.reads_losses and type(loss) is _Tensor and loss.is_cpu and loss.numel() == 1:
+            recorder.add_loss(loss.item())
+        else:
+            recorder.note_loss(loss)
 
     def backward_ends(self) -> None:
         # In a closure that the step has called, as Lightning's, the update follows.
@@ -250,7 +264,12 @@ class Watch(Part):
         self._outer = clock.marks[-1][0]
         clock.note((OPTIMIZER, clock.now()))
         if self.wants_events:
-            recorder.events.note(recorder.steps, event_kinds.ZERO_GRAD)
+            frame, events = _getframe(_TO_USER), recorder.events
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((recorder.steps, event_kinds.ZERO_GRAD, place))
+            else:
+                events.note(recorder.steps, event_kinds.ZERO_GRAD)
 
     def zeroing_ends(self) -> None:
         clock = self.recorder.clock
@@ -278,33 +297,31 @@ class Watch(Part):
         clock.note((OPTIMIZER, clock.now()))
         self._stepping = stepper
         if self.wants_events:
-            recorder.events.note(recorder.steps, event_kinds.OPTIMIZER_STEP)
+            frame, events = _getframe(_TO_USER), recorder.events
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((recorder.steps, event_kinds.OPTIMIZER_STEP, place))
+            else:
+                events.note(recorder.steps, event_kinds.OPTIMIZER_STEP)
 
     def step_failed(self, optimizer: Any) -> None:
         del optimizer
         self._stepping = None
 
-    def step_ends(self, optimizer: Any) -> None:
-        clock = self.recorder.clock
-        clock.note((OTHER, clock.now()))
-        stepper = self._stepping
-        if stepper is not None and stepper.steps == 0:
-            self._settings.note_gradients(optimizer)
-            found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
-            stepper.facts = replace(
-                stepper.facts, lost=found.lost, left=found.left, left_in=found.module
-            )
-
     def step_done(self, optimizer: Any) -> None:
-        del optimizer
         stepper, self._stepping = self._stepping, None
         assert stepper is not None, "a step ended that had not begun"
         recorder = self.recorder
+        if stepper.steps == 0:
+            self._settings.note_gradients(optimizer)
+            found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
+            stepper.facts = replace(stepper.facts, **vars(found))
         stepper.steps += 1
         is_alone = len(self.steppers.all) == 1
         if is_alone:
             recorder.end_step(self._starts)
         else:
+            recorder.clock.enter(OTHER)
             if stepper.number == 0:
                 recorder.count_step()
             recorder.mark_step()
@@ -333,25 +350,11 @@ class Watch(Part):
         if self._folder is not None:
             # Of the loader that the steps of an epoch are counted by.
             starts = [known.starts for known in self._training()[:1]]
-            trace = self.recorder.trace(self.facts(), self._anchor(), starts)
+            batches = sum(known.batches for known in self._training())
+            anchor = anchor_of(self.steps, self._backwards, batches, len(self.steppers.all))
+            trace = self.recorder.trace(self.facts(), anchor, starts)
             store.write(replace(trace, learning=self.learning()), Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}
-
-    def _anchor(self) -> Anchor:
-        batches = sum(known.batches for known in self._training())
-        steps, backwards = self.steps, self._backwards
-        if (
-            len(self.steppers.all) == 1
-            and abs(backwards - steps) <= 1
-            and abs(batches - steps) <= 3
-        ):
-            confidence = "high"
-        elif steps and backwards >= steps:
-            confidence = "medium"
-        else:
-            confidence = "low"
-        votes = {"optimizer_steps": steps, "backwards": backwards, "training_batches": batches}
-        return Anchor("optimizer.step", confidence, votes)
 
     def exposed_ms(self) -> float:
         """Return how long a step waits for sums of gradients after its backwards, in ms."""

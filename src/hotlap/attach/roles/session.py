@@ -25,7 +25,7 @@ _BEGINNINGS = (
     "object_saved",
     "file_loaded_unsafely",
 )
-_ENDINGS = ("forward_ends", "backward_ends", "zeroing_ends")
+_ENDINGS = ("backward_ends", "zeroing_ends")
 
 
 class Part(Listener):
@@ -103,6 +103,7 @@ class Session(Listener):
             setattr(self, name, _telling(self._hearers(name)[::-1]))
         self.batch_ends = _passing_on(self._hearers("batch_ends"))
         self.at_forward = self._hearers("forward_begins")
+        self.after_forward = self._hearers("forward_ends")[::-1]
         self.at_backward = self._hearers("backward_begins")
         of_plan = (self.plan.step_begins,) if self.plan.follows_steps else ()
         self.at_step = (*of_plan, *self._hearers("step_begins"))

@@ -1,4 +1,7 @@
-"""Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most."""
+"""Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most.
+
+Digests of one process can be compared with those of another on the same host.
+"""
 
 import contextlib
 import hashlib
@@ -14,7 +17,9 @@ from typing import Any
 
 import numpy
 import torch
+import xxhash
 
+from hotlap.device import process_settings
 from hotlap.distributed.shares import local_of
 from hotlap.trial.not_read import not_read_in, not_read_words
 from hotlap.trial.protocol import UNREAD
@@ -46,18 +51,40 @@ def _multipliers(words: int, device: str) -> torch.Tensor:
 
 
 def of_tensor(tensor: torch.Tensor) -> int:
-    """Return a 64-bit digest of a tensor's bits, in logical order, its shape and dtype included.
-
-    A wrapping sum of the 64-bit words, each times a random odd number: any device can do it. Of a
-    product the top bits of a word reach the top bits only, where an even number of them would
-    cancel, as the signs of numbers do: so the high half is added to each word first, times a number
-    of its own.
-    """
+    """Return a 64-bit digest of a tensor's bits, in logical order, its shape and dtype included."""
     return of_tensors([tensor])[0]
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Return the digest of each; the host waits for a device once, not for each of them."""
+    if _is_on_cpu():
+        return [_of_bytes(_bytes_of(tensor)) ^ _of_kind(tensor) for tensor in tensors]
+    return _of_words(tensors)
+
+
+@lru_cache
+def _is_on_cpu() -> bool:
+    """True if every tensor of this host is on the CPU."""
+    kind = torch.accelerator.current_accelerator()
+    return kind is None or (kind.type == "cuda" and not process_settings.has_cuda())
+
+
+def _of_bytes(raw: torch.Tensor) -> int:
+    return xxhash.xxh3_64_intdigest(raw.numpy().data)
+
+
+def _of_kind(tensor: torch.Tensor, tail: bytes = b"") -> int:
+    kind = repr((tuple(tensor.shape), str(tensor.dtype), tail)).encode()
+    return int.from_bytes(hashlib.blake2b(kind, digest_size=8).digest(), "little")
+
+
+def _of_words(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the digest of each, computed where it is, equal on every device.
+
+    A wrapping sum of the 64-bit words, each times a random odd number. Of a product the top bits of
+    a word reach the top bits only, where an even number of them would cancel, as the signs of
+    numbers do: so the high half is added to each word first, times a number of its own.
+    """
     summed, rest = [], []
     for tensor in tensors:
         raw = _bytes_of(tensor)
@@ -68,11 +95,7 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
     sums, tails = _read(summed, torch.int64), _read(rest, torch.uint8)
     found = []
     for tensor, total, last in zip(tensors, sums, tails, strict=True):
-        tail = bytes(last)
-        extra = hashlib.blake2b(
-            repr((tuple(tensor.shape), str(tensor.dtype), tail)).encode(), digest_size=8
-        ).digest()
-        found.append((sum(total) ^ int.from_bytes(extra, "little")) & (2**64 - 1))
+        found.append((sum(total) ^ _of_kind(tensor, bytes(last))) & (2**64 - 1))
     return found
 
 

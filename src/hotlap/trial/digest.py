@@ -58,7 +58,10 @@ def of_tensor(tensor: torch.Tensor) -> int:
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Return the digest of each; the host waits for a device once, not for each of them."""
     if _is_on_cpu():
-        return [_of_bytes(_bytes_of(tensor)) ^ _of_kind(tensor) for tensor in tensors]
+        return [
+            _of_bytes(_bytes_of(tensor)) ^ _of_kind(tensor.shape, tensor.dtype)
+            for tensor in tensors
+        ]
     return _of_words(tensors)
 
 
@@ -73,8 +76,9 @@ def _of_bytes(raw: torch.Tensor) -> int:
     return xxhash.xxh3_64_intdigest(raw.numpy().data)
 
 
-def _of_kind(tensor: torch.Tensor, tail: bytes = b"") -> int:
-    kind = repr((tuple(tensor.shape), str(tensor.dtype), tail)).encode()
+@lru_cache(maxsize=4096)
+def _of_kind(shape: torch.Size, dtype: torch.dtype, tail: bytes = b"") -> int:
+    kind = repr((tuple(shape), str(dtype), tail)).encode()
     return int.from_bytes(hashlib.blake2b(kind, digest_size=8).digest(), "little")
 
 
@@ -95,7 +99,7 @@ def _of_words(tensors: Sequence[torch.Tensor]) -> list[int]:
     sums, tails = _read(summed, torch.int64), _read(rest, torch.uint8)
     found = []
     for tensor, total, last in zip(tensors, sums, tails, strict=True):
-        found.append((sum(total) ^ _of_kind(tensor, bytes(last))) & (2**64 - 1))
+        found.append((sum(total) ^ _of_kind(tensor.shape, tensor.dtype, bytes(last))) & (2**64 - 1))
     return found
 
 

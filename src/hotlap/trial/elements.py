@@ -22,23 +22,22 @@ class Elements:
     def __init__(self, tensor: torch.Tensor, count: int, generator: torch.Generator) -> None:
         self.shape = tensor.shape
         tensor = local_of(tensor.detach())
-        self._places: tuple[torch.Tensor, ...] | None = None
+        self._places: torch.Tensor | None = None
         if tensor.numel() > count:
             drawn = torch.randint(
                 tensor.numel(), (count,), generator=generator, device="cpu"
             ).unique()
-            places = torch.unravel_index(drawn, tensor.shape)
-            self._places = tuple(place.to(tensor.device) for place in places)
+            self._places = drawn.to(tensor.device)
 
     def of(self, tensor: torch.Tensor) -> Vector:
         """Return a copy of the elements in float64, on the host."""
         data = local_of(tensor.detach())
         if data.is_sparse:
             data = data.to_dense()
-        if self._places is not None and self._places[0].device != data.device:
+        if self._places is not None and self._places.device != data.device:
             # A copy may be kept elsewhere, or a model be moved.
-            self._places = tuple(place.to(data.device) for place in self._places)
-        drawn = data.reshape(-1) if self._places is None else data[self._places]
+            self._places = self._places.to(data.device)
+        drawn = data.reshape(-1) if self._places is None else data.take(self._places)
         if drawn.is_complex():
             # As torch's optimizers treat them: two numbers each.
             drawn = torch.view_as_real(drawn).reshape(-1)

@@ -147,6 +147,27 @@ def test_a_script_that_dies_is_explained_below_its_own_traceback(
     assert f"`hotlap explain {name}`" in after
 
 
+@pytest.mark.slow
+def test_a_child_that_ends_meanwhile_does_not_end_the_explanation(
+    hotlap: Call, tmp_path: Path
+) -> None:
+    # A handler that raises, as torch's does for a worker, and a child's end at the worst time.
+    body = (
+        "def handler(number, frame):\n"
+        "    raise RuntimeError('a child has ended')\n"
+        "class Killed(RuntimeError):\n"
+        "    def __str__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGCHLD)\n"
+        "        return 'DataLoader worker (pid 1) is killed by signal: Killed. '\n"
+        "signal.signal(signal.SIGCHLD, handler)\n"
+        "raise Killed"
+    )
+    (tmp_path / "train.py").write_text(f"{HEAD}\nimport os, signal\n{body}\n")
+    ended = hotlap("run", "train.py")
+    assert ended.returncode == 1
+    assert "hotlap: worker_died: " in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

@@ -320,6 +320,13 @@ ELSEWHERE = [
     ("RuntimeError: DataLoader worker (pid(s) 1, 22) exited unexpectedly", "worker_died", ""),
     ("RuntimeError: DataLoader timed out after 5 seconds", "worker_died", "for 5 s"),
     (
+        '  File "reductions.py", line 538, in rebuild_storage_fd\n    fd = df.detach()\n'
+        '  File "connection.py", line 395, in _recv\n    chunk = read(handle, remaining)\n'
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "worker_died",
+        "was read from its memory",
+    ),
+    (
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed "
         "out waiting 20000ms for recv operation to complete",
         "collective_timeout",

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import rebuild_storage_fd
 
 from hotlap.failures import recognize, recognize_exception
 
@@ -294,3 +296,27 @@ def test_a_worker_that_the_loader_finds_ended_is_explained_by_its_exit_code(
     assert known is not None
     assert known.failure.name == "worker_died"
     assert said in known.line
+
+
+def test_a_worker_that_ends_while_its_batch_is_read_is_explained() -> None:
+    class Descriptor:
+        def detach(self) -> int:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError) as raised:
+        rebuild_storage_fd(torch.UntypedStorage, Descriptor(), 8)
+    known = recognize_exception(raised.value)
+    assert known is not None and known.failure.name == "worker_died"
+    assert known.words == "ConnectionResetError: [Errno 104] Connection reset by peer"
+    # A connection of the script's own.
+    with pytest.raises(ConnectionResetError) as raised:
+        Descriptor().detach()
+    assert recognize_exception(raised.value) is None
+
+
+def test_a_line_that_a_signal_came_between_has_no_number() -> None:
+    frame = sys._getframe()
+    error = RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed. ")
+    error.__traceback__ = TracebackType(None, frame, 10**6, -1)
+    assert error.__traceback__.tb_lineno is None
+    assert recognize_exception(error) is not None

@@ -1,7 +1,9 @@
 """Explains a known exception that ends a process or a thread, below its traceback."""
 
 import atexit
+import contextlib
 import os
+import signal
 import sys
 import threading
 
@@ -19,8 +21,20 @@ def explain_at_exit() -> None:
 def _explain_last(pid: int) -> None:
     # Set by the interpreter before it prints a traceback, whoever prints it.
     error = getattr(sys, "last_value", None)
-    if os.getpid() == pid:
-        _explain(error)
+    if os.getpid() != pid or error is None:
+        return
+    if threading.current_thread() is threading.main_thread():
+        _stop_hearing_of_children()
+    _explain(error)
+
+
+def _stop_hearing_of_children() -> None:
+    """Let no handler raise in the middle of an explanation, as torch's does when a worker ends."""
+    none = signal.SIG_DFL, signal.SIG_IGN, None
+    while signal.getsignal(signal.SIGCHLD) not in none:
+        # The handler is called once more if a child has ended meanwhile.
+        with contextlib.suppress(Exception):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _explain_in_threads() -> None:

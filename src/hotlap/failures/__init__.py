@@ -79,12 +79,22 @@ def recognize_exception(error: BaseException) -> Recognized | None:
     while cause is not None and cause not in chain:
         chain.append(cause)
         cause = cause.__cause__
-    said = [(each, "".join(traceback.format_exception_only(each))) for each in reversed(chain)]
+    said = [(each, _words_of(each)) for each in reversed(chain)]
     found = _find("".join(text for _, text in said))
     if found is None:
         return None
     place = next((each for each, text in said if found[1].find(text) is not None), error)
     return _build(*found, death_of(place))
+
+
+def _words_of(error: BaseException) -> str:
+    """Return an exception's kind and message, below the functions that it was raised in where the
+    message is the system's, which says nothing of them."""
+    said = "".join(traceback.format_exception_only(error))
+    if not isinstance(error, OSError | EOFError):
+        return said
+    functions = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "".join(f", in {name}\n" for name in functions) + said
 
 
 def _find(text: str) -> tuple["re.Match[str]", Failure] | None:
@@ -103,4 +113,5 @@ def _build(match: "re.Match[str]", failure: Failure, death: Death) -> Recognized
     where = failure.locate(death) if death.calls else []
     advice = failure.advise(match, death)
     said = list(dict.fromkeys([*failure.explain(match), *where]))
-    return Recognized(failure, match.group().strip(), said, advice)
+    words = match.groupdict().get("said") or match.group()
+    return Recognized(failure, words.strip(), said, advice)

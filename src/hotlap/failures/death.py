@@ -134,7 +134,10 @@ def _calls(place: TracebackType | None) -> Iterator[Call]:
     import linecache
 
     while place is not None:
-        code, number = place.tb_frame.f_code, place.tb_lineno
+        code = place.tb_frame.f_code
+        # None between the lines of a function, where a handler of a signal has raised.
+        number: int | None = place.tb_lineno
+        number = code.co_firstlineno if number is None else number
         text = linecache.getline(code.co_filename, number).strip()
         yield Call(code.co_filename, number, code.co_name, text, place.tb_frame.f_locals)
         place = place.tb_next

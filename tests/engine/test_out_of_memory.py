@@ -281,6 +281,26 @@ def test_parameters_that_follow_the_trained_ones_are_put_back() -> None:
         trained(exact(first, model=Following, optimizer=adam))
 
 
+class FollowingLate(Following):
+    """Trains the layer that follows in its first steps, and freezes it then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.follower.requires_grad_(True)
+        self.calls = 0
+
+    def forward(self, inputs: Any) -> Any:
+        self.calls += 1
+        self.follower.requires_grad_(self.calls < 4)
+        return super().forward(inputs)
+
+
+def test_parameters_that_are_frozen_later_are_put_back() -> None:
+    plain = trained(exact(lattice.mean, model=FollowingLate, optimizer=adam))
+    failing = Failing(lattice.mean, once(8))
+    assert same(trained(exact(failing, model=FollowingLate, optimizer=adam)), plain)
+
+
 def test_a_buffer_that_was_never_written_before_ends_the_run() -> None:
     task = drawing(Failing(lattice.mean, once(4)), late=True)
     with pytest.raises(RunError, match="buffer 'late', which no step before"):

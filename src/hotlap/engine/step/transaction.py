@@ -44,15 +44,17 @@ class Transaction:
         self._host = [_HostGenerator(*each) for each in _HOST_GENERATORS]
         self._own = step.kept_buffers()
         self._modules = list(model.named_modules())
-        self._found = -1
+        self._parameters = list(model.parameters())
+        self._found: tuple[int, list[bool]] | None = None
         self._tensors: dict[tuple[int, str], _Tensor] = {}
         """By the identity of what holds them in a module, and their name there."""
         self._names: set[tuple[int, str]] = set()
         """Of all buffers that there were before the step, in the same form."""
 
     def _find(self) -> None:
-        """Find buffers and parameters anew where there are more, or fewer: a forward makes some."""
-        found = sum(len(module._buffers) for _, module in self._modules)
+        """Find buffers and parameters anew where a forward makes some, or some are frozen."""
+        trained = [parameter.requires_grad for parameter in self._parameters]
+        found = sum(len(module._buffers) for _, module in self._modules), trained
         if found == self._found:
             return
         self._found, known, self._tensors = found, self._tensors, {}

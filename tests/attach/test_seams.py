@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,60 @@ def test_a_listener_hears_what_happens_in_its_order() -> None:
     # The root is still heard of once nobody looks for others.
     assert again == step
     assert inert == ""
+
+
+MARK = """
+import torch
+from hotlap.attach import seams
+from hotlap.trace.clock import PhaseClock
+from hotlap.trace.events import Events
+from hotlap.trace.schema import PHASES
+
+
+class Ear(seams.Listener):
+    wants_phases = True
+    clock, events = PhaseClock(), Events()
+
+    def root_wanted(self, module):
+        return True
+
+
+ear = Ear()
+seams.install(ear)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 2)).sum()
+    loss.backward()
+    return loss
+
+
+# In a backward, as where a hook takes the step of its parameter.
+handle = model.weight.register_hook(lambda _: optimizer.zero_grad())
+closure()
+handle.remove()
+optimizer.step(closure)
+print(*(PHASES[phase] for phase, _ in ear.clock.marks))
+print(*(event.kind for event in ear.events.as_tuple()))
+print(*(event.where.rpartition(":")[2] for event in ear.events.as_tuple()))
+"""
+
+
+def test_phases_go_back_to_those_around_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MARK.lstrip())
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    phases, events, lines = done.stdout.splitlines()
+    alone = "optimizer other forward backward optimizer backward other"
+    in_step = "optimizer optimizer optimizer forward backward optimizer"
+    assert phases == f"other {alone} {in_step}"
+    assert events == "zero_grad backward zero_grad optimizer_step zero_grad backward"
+    assert lines == "23 25 30 33 23 25"
 
 
 PICKLE = """

@@ -47,7 +47,8 @@ def session_of(*parts: Part) -> Session:
 def go_backward(session: Session, loss: Any = None) -> None:
     for hear in session.at_backward:
         hear(loss)
-    session.backward_ends()
+    for hear in session.after_backward:
+        hear()
 
 
 def test_what_begins_is_heard_in_order_and_what_ends_backwards() -> None:
@@ -80,7 +81,8 @@ def test_zeroed_gradients_are_heard_of_once_something_was_evaluated() -> None:
         output = model(torch.ones(1, 2))
         session.evaluation_forward_ends(model, (torch.ones(1, 2),), {}, output)
         go_backward(session, output.sum())
-        session.zeroing_begins()
+        for hear in session.at_zeroing:
+            hear()
     for hear in session.at_step:
         hear(optimizer)
     (found,) = learning.facts().losses
@@ -113,7 +115,8 @@ def test_an_event_has_the_line_that_asked_for_it() -> None:
     events = Events()
 
     def heard(step: int) -> None:
-        (lambda: events.note(step, "backward"))()
+        events.step = step
+        (lambda: events.note("backward", 3))()
 
     heard(0)
     heard(
@@ -121,7 +124,7 @@ def test_an_event_has_the_line_that_asked_for_it() -> None:
     )
     first, second = (int(event.where.rpartition(":")[2]) for event in events.as_tuple())
     line = test_an_event_has_the_line_that_asked_for_it.__code__.co_firstlineno
-    assert (first - line, second - line) == (6, 7)
+    assert (first - line, second - line) == (7, 8)
     assert events.newest[0] is test_an_event_has_the_line_that_asked_for_it.__code__
 
 
@@ -129,12 +132,13 @@ def test_only_so_many_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hotlap.trace.events._MOST", 3)
     events = Events()
     for step in range(5):
-        events.note(step, "backward")
+        events.step = step
+        events.note("backward")
         events.check_limit()
     assert [event.step for event in events.as_tuple()] == [0, 1, 2]
 
 
 def test_an_event_without_a_line_of_the_users() -> None:
     events = Events()
-    events.note(0, "backward", None)
+    events.note("backward", None)
     assert [event.where for event in events.as_tuple()] == [""]

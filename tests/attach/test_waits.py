@@ -11,7 +11,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Session
 from hotlap.plan import Plan
-from hotlap.trace.clock import DATA, OTHER, PhaseClock
+from hotlap.trace.clock import BACKWARD, DATA, OTHER, PhaseClock
 from hotlap.trace.recorder import Limits
 from hotlap.trial.protocol import Config
 
@@ -49,8 +49,9 @@ class Loop:
 
     def step(self) -> list[int]:
         """Go backward, take a step, and return what it took by phase."""
+        self.clock.enter(BACKWARD)
         self.watch.backward_begins(torch.tensor(1.0))
-        self.watch.backward_ends()
+        self.clock.enter(OTHER)
         self.watch.recorder.count_step()
         self.clock.mark_boundary()
         return self.clock.take()

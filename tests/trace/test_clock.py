@@ -6,10 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.session import Session
-from hotlap.plan import Plan
 from hotlap.trace.clock import (
     BACKWARD,
     DATA,
@@ -21,8 +17,6 @@ from hotlap.trace.clock import (
     phase_clock,
 )
 from hotlap.trace.facts import device_of, place_of
-from hotlap.trace.recorder import Limits
-from hotlap.trial.protocol import Config
 
 
 class Ticks:
@@ -133,21 +127,6 @@ def test_a_step_of_which_everything_was_captured_took_no_time() -> None:
     rows = clock.take_ended()
     clock.flush(rows)
     assert rows == [[0] * 5, [0, 0, 4, 0, 0]]
-
-
-def test_a_nested_phase_goes_back_to_the_one_around_it() -> None:
-    ticks, channel = Ticks(), SimpleNamespace()
-    config = Config("observe", options={"started": 0.0})
-    watch = Watch(Session(config, channel, PlanInProcess(Plan())), Limits())  # pyright: ignore[reportArgumentType]
-    clock = watch.recorder.clock = PhaseClock(ticks)
-    clock.enter(BACKWARD)
-    ticks.now += 1
-    watch.zeroing_begins()
-    ticks.now += 2
-    watch.zeroing_ends()
-    ticks.now += 4
-    clock.mark_boundary()
-    assert clock.take() == [0, 0, 5, 2, 0]
 
 
 def test_set_up_is_forgotten() -> None:

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from hotlap.techniques.record import MakeIterator
+from hotlap.trace.clock import PhaseClock
+from hotlap.trace.events import Events
 from hotlap.trace.identity import IdentityTable
 
 
@@ -23,6 +25,10 @@ class Listener:
     """True to be told of forwards without gradients, of modules that are watched."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
+    clock: PhaseClock | None = None
+    """Where the seams mark forwards, backwards, zeroing and updates."""
+    events: Events | None = None
+    """Where the seams note backwards, zeroing and updates, with the lines that ask for them."""
 
     @cached_property
     def at_forward(self) -> Sequence[Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]]:
@@ -43,6 +49,21 @@ class Listener:
     def at_backward(self) -> Sequence[Callable[[Any], None]]:
         """What is called in place of `backward_begins`, one after another."""
         return (self.backward_begins,)
+
+    @cached_property
+    def after_backward(self) -> Sequence[Callable[[], None]]:
+        """What is called in place of `backward_ends`, one after another."""
+        return (self.backward_ends,)
+
+    @cached_property
+    def at_zeroing(self) -> Sequence[Callable[[], None]]:
+        """What is called in place of `zeroing_begins`, one after another."""
+        return (self.zeroing_begins,)
+
+    @cached_property
+    def after_zeroing(self) -> Sequence[Callable[[], None]]:
+        """What is called in place of `zeroing_ends`, one after another."""
+        return (self.zeroing_ends,)
 
     def iterator_wanted(self, loader: Any) -> MakeIterator | None:
         """A DataLoader is about to make an iterator; return what is to make it, if not torch."""

@@ -1,11 +1,14 @@
 """Patches DataLoader, Module, Optimizer and `Tensor.backward` so that they call a listener.
 
 Methods are patched on classes, never names in modules, because `from torch... import ...` copies
-names. Every patch calls what it replaced, and does nothing else once `listener` is None.
+names. Every patch calls what it replaced, and does nothing else once `listener` is None. Phases and
+events of every step are noted in the patches themselves: next to a model's kernels each Python
+function costs some 4 us (benchmarks/results/2026-11-27_hooks_*.md).
 """
 
 import functools
 import os
+import sys
 import weakref
 from typing import Any
 
@@ -14,7 +17,10 @@ from torch.utils.data import dataloader as _dataloader
 
 from hotlap.attach import scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
+from hotlap.trace import event_kinds
+from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
 
+_getframe = sys._getframe
 _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
@@ -87,13 +93,27 @@ def _patch_backward() -> None:
         if listener is None or _is_traced() or _compiler._is_compiling_flag or State.backward_depth:
             return original(self, *args, **kwargs)
         State.backward_depth += 1
+        clock, events = listener.clock, listener.events
+        if clock is not None:
+            clock.note((BACKWARD, clock.now()))
+        if events is not None:
+            frame = _getframe(1)
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((events.step, event_kinds.BACKWARD, place))
+            else:
+                events.note(event_kinds.BACKWARD)
         for hear in listener.at_backward:
             hear(self)
         try:
             return original(self, *args, **kwargs)
         finally:
             State.backward_depth -= 1
-            listener.backward_ends()
+            for hear in listener.after_backward:
+                hear()
+            if clock is not None:
+                # In a closure that the step has called, as Lightning's, the update follows.
+                clock.note((OPTIMIZER if State.step_depth else OTHER, clock.now()))
 
     torch.Tensor.backward = backward
 
@@ -118,11 +138,26 @@ def _patch_optimizers() -> None:
         listener = State.listener
         if listener is None:
             return zero_grad(self, *args, **kwargs)
-        listener.zeroing_begins()
+        clock, events, outer = listener.clock, listener.events, OTHER
+        if clock is not None:
+            outer = clock.marks[-1][0]
+            clock.note((OPTIMIZER, clock.now()))
+        if events is not None:
+            frame = _getframe(1)
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((events.step, event_kinds.ZERO_GRAD, place))
+            else:
+                events.note(event_kinds.ZERO_GRAD)
+        for hear in listener.at_zeroing:
+            hear()
         try:
             return zero_grad(self, *args, **kwargs)
         finally:
-            listener.zeroing_ends()
+            for hear in listener.after_zeroing:
+                hear()
+            if clock is not None:
+                clock.note((outer, clock.now()))
 
     torch.optim.Optimizer.__init__ = __init__
     torch.optim.Optimizer._patch_step_function = patching_step
@@ -157,6 +192,16 @@ def _patch_step(kind: type) -> None:
         if listener is None or _is_traced() or _compiler._is_compiling_flag or State.step_depth:
             return original(self, *args, **kwargs)
         State.step_depth = 1
+        clock, events = listener.clock, listener.events
+        if clock is not None:
+            clock.note((OPTIMIZER, clock.now()))
+        if events is not None:
+            frame = _getframe(1)
+            if frame.f_code.co_filename in events.users:
+                events.newest = place = frame.f_code, frame.f_lasti
+                events.add((events.step, event_kinds.OPTIMIZER_STEP, place))
+            else:
+                events.note(event_kinds.OPTIMIZER_STEP)
         try:
             for hear in listener.at_step:
                 hear(self)
@@ -229,6 +274,9 @@ def _patch_root_class(kind: type) -> None:
             return output
         if id(self) not in State.roots.ids:
             return original(self, *args, **kwargs)
+        clock = listener.clock
+        if clock is not None:
+            clock.note((FORWARD, clock.now()))
         for hear in listener.at_forward:
             args = hear(self, args)
         output = None

@@ -22,6 +22,8 @@ class Events:
     """
 
     def __init__(self) -> None:
+        self.step = 0
+        """Steps done so far."""
         self.newest = _NOWHERE
         """The user's place that asked for the event that was noted last."""
         self.users: set[str] = set()
@@ -31,11 +33,10 @@ class Events:
         self.add: Callable[[tuple[int, str, frames.Place]], object] = self._noted.append
         """Given an event that was found, `newest` being its place."""
 
-    def note(self, step: int, kind: str, depth: int | None = 3) -> None:
+    def note(self, kind: str, depth: int | None = 2) -> None:
         """Note an event.
 
         Args:
-            step: steps done before it.
             kind: one of `event_kinds`.
             depth: calls up from here to where it happens, and the user's code around that is looked
                 for; None if no code of the user's asks for it.
@@ -49,7 +50,7 @@ class Events:
                 break
             frame = frame.f_back
         self.newest = place
-        self.add((step, kind, place))
+        self.add((self.step, kind, place))
 
     def _is_users(self, file: str) -> bool:
         if file not in self.users and file not in self._others:

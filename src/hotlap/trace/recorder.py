@@ -160,6 +160,7 @@ class Recorder:
     def count_step(self) -> None:
         """Count a step."""
         self.steps += 1
+        self.events.step = self.steps
         self._note_count()
 
     def _note_count(self) -> None:
@@ -195,6 +196,7 @@ class Recorder:
             epochs: see `check_limits`.
         """
         self.steps += 1
+        self.events.step = self.steps
         clock = self.clock
         clock.note_end(len(clock.marks))
         clock.note((OTHER, clock.now()))

@@ -1,7 +1,6 @@
 """Role `observe`: `Watch` times phases; facts of a script's loaders, models and optimizers."""
 
 import collections
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +17,9 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
-from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from hotlap.trace.clock import DATA, OTHER, PhaseClock
 from hotlap.trace.denormals import count_denormals
+from hotlap.trace.events import Events
 from hotlap.trace.facts import (
     WatchedLoader,
     anchor_of,
@@ -40,10 +40,7 @@ from hotlap.trace.steppers import Stepper, Steppers
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
-_TO_USER = 2
-"""Calls from what listens to the user's code, where nothing but the patch is in between."""
 _finds_anomalies = torch.is_anomaly_enabled
-_getframe = sys._getframe
 _Tensor = torch.Tensor
 _CAPTURED = (
     "the script captures its training step as a CUDA graph, and replaying a graph calls no "
@@ -101,13 +98,19 @@ class Watch(Part):
         """What stepped last, and its place in the loop."""
         self._stepping: Stepper | None = None
         """The place in the loop whose step is being made."""
-        self._outer = OTHER
-        """The phase in which gradients are zeroed."""
         self.learning: Callable[[], Learning] = Learning
         """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
         self._rounds, self._settings, self._padded = Rounds(), Settings(), PaddedBatches()
+
+    @property
+    def clock(self) -> PhaseClock:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.recorder.clock
+
+    @property
+    def events(self) -> Events | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.recorder.events if self.wants_events else None
 
     @property
     def steps(self) -> int:
@@ -147,14 +150,18 @@ class Watch(Part):
         return len(taken) == 1 and shown
 
     def hears(self, name: str) -> bool:
-        return super().hears(name) and (name != "forward_ends" or bool(self.wrappers.known))
+        wanted = {
+            "forward_begins": self.recorder.setup_s == 0.0,
+            "forward_ends": bool(self.wrappers.known),
+        }
+        return super().hears(name) and wanted.get(name, True)
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.begin(self.steps, loader)
         self.recorder.look_soon()
         if self.wants_events:
-            self.recorder.events.note(self.steps, event_kinds.LOADER_BEGUN)
+            self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
         iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -206,11 +213,9 @@ class Watch(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
-        recorder = self.recorder
-        if recorder.setup_s == 0.0:
-            recorder.begin()
-        clock = recorder.clock
-        clock.note((FORWARD, clock.now()))
+        # In a script without a loader training begins here.
+        self.recorder.begin()
+        self._session.bind()
         return inputs
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -223,15 +228,6 @@ class Watch(Part):
 
     def backward_begins(self, loss: Any) -> None:
         recorder = self.recorder
-        clock = recorder.clock
-        clock.note((BACKWARD, clock.now()))
-        if self.wants_events:
-            frame, events = _getframe(_TO_USER), recorder.events
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((recorder.steps, event_kinds.BACKWARD, place))
-            else:
-                events.note(recorder.steps, event_kinds.BACKWARD)
         if self.wrappers.known:
             self.wrappers.backward_begins()
         self._backwards += 1
@@ -253,31 +249,9 @@ class Watch(Part):
         else:
             recorder.note_loss(loss)
 
-    def backward_ends(self) -> None:
-        # In a closure that the step has called, as Lightning's, the update follows.
-        clock = self.recorder.clock
-        clock.note((OTHER if self._stepping is None else OPTIMIZER, clock.now()))
-
-    def zeroing_begins(self) -> None:
-        recorder = self.recorder
-        clock = recorder.clock
-        self._outer = clock.marks[-1][0]
-        clock.note((OPTIMIZER, clock.now()))
-        if self.wants_events:
-            frame, events = _getframe(_TO_USER), recorder.events
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((recorder.steps, event_kinds.ZERO_GRAD, place))
-            else:
-                events.note(recorder.steps, event_kinds.ZERO_GRAD)
-
-    def zeroing_ends(self) -> None:
-        clock = self.recorder.clock
-        clock.note((self._outer, clock.now()))
-
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
-            self.recorder.events.note(self.recorder.steps, kind)
+            self.recorder.events.note(kind, 3)
 
     def step_begins(self, optimizer: Any) -> None:
         if self._may_capture and process_settings.is_capturing():
@@ -293,16 +267,7 @@ class Watch(Part):
             recorder.commit()
         if recorder.is_beginning:
             recorder.note_part(frames.caller())
-        clock = recorder.clock
-        clock.note((OPTIMIZER, clock.now()))
         self._stepping = stepper
-        if self.wants_events:
-            frame, events = _getframe(_TO_USER), recorder.events
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((recorder.steps, event_kinds.OPTIMIZER_STEP, place))
-            else:
-                events.note(recorder.steps, event_kinds.OPTIMIZER_STEP)
 
     def step_failed(self, optimizer: Any) -> None:
         del optimizer

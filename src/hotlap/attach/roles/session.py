@@ -17,7 +17,6 @@ from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 _BEGINNINGS = (
     "batch_begins",
     "evaluation_forward_ends",
-    "zeroing_begins",
     "gradients_unscaled",
     "loss_scaled",
     "event_happens",
@@ -25,7 +24,6 @@ _BEGINNINGS = (
     "object_saved",
     "file_loaded_unsafely",
 )
-_ENDINGS = ("backward_ends", "zeroing_ends")
 
 
 class Part(Listener):
@@ -99,12 +97,15 @@ class Session(Listener):
         """
         for name in _BEGINNINGS:
             setattr(self, name, _telling(self._hearers(name)))
-        for name in _ENDINGS:
-            setattr(self, name, _telling(self._hearers(name)[::-1]))
         self.batch_ends = _passing_on(self._hearers("batch_ends"))
         self.at_forward = self._hearers("forward_begins")
         self.after_forward = self._hearers("forward_ends")[::-1]
         self.at_backward = self._hearers("backward_begins")
+        self.after_backward = self._hearers("backward_ends")[::-1]
+        self.at_zeroing = self._hearers("zeroing_begins")
+        self.after_zeroing = self._hearers("zeroing_ends")[::-1]
+        self.clock = next((part.clock for part in self.parts if part.clock is not None), None)
+        self.events = next((part.events for part in self.parts if part.events is not None), None)
         of_plan = (self.plan.step_begins,) if self.plan.follows_steps else ()
         self.at_step = (*of_plan, *self._hearers("step_begins"))
         self._at_end = self._hearers("step_ends")[::-1]

@@ -118,11 +118,11 @@ class _Watched:
 
     def _backward_ended(self) -> None:
         self.clock.enter(OTHER)
-        self.recorder.events.note(self.recorder.steps, event_kinds.BACKWARD, None)
+        self.recorder.events.note(event_kinds.BACKWARD, None)
 
     def _update_begins(self) -> None:
         self.clock.enter(OPTIMIZER)
-        self.recorder.events.note(self.recorder.steps, event_kinds.OPTIMIZER_STEP, None)
+        self.recorder.events.note(event_kinds.OPTIMIZER_STEP, None)
 
     def time_epoch(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Return the source's `epoch`, with the wait for each batch on the clock."""

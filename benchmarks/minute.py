@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -51,7 +52,11 @@ class Picked:
         return Plan(self.told["plan"])
 
     def off(self, name: str) -> float | None:
-        """Return by which share a prediction is off, None if nothing was predicted."""
+        """Return by which share a prediction is off, None if nothing was predicted.
+
+        Args:
+            name: `baseline_s` or `best_s`.
+        """
         predicted = self.told["whole_run"][name]
         return None if predicted is None else predicted / self.realized[name] - 1
 
@@ -109,8 +114,11 @@ def _race_picks(script: Script, wanted: Picked, found: list[Picked]) -> None:
     ways |= {name: (script, plan) for name, plan in others.items()}
     races = raced("picks", ways, starts=2, rounds=10, turn_s=0.7)
     for each in found:
-        if each.plan.hash != wanted.plan.hash:
-            each.ratio = races.compare("wanted", str(each.plan)).median
+        if each.plan.hash == wanted.plan.hash:
+            continue
+        name = str(each.plan)
+        is_raced = {"wanted", name} <= {*races.ways}
+        each.ratio = races.compare("wanted", name).median if is_raced else nan
 
 
 def _realize(script: Script, found: list[Picked], runs: int, folder: Path) -> None:
@@ -169,7 +177,9 @@ def _result(wanted: Picked, found: list[Picked]) -> Result:
             f"{kind}: predictions within {_NEAR_TIME:.0%}": sum(
                 abs(off) <= _NEAR_TIME for off in known
             ),
-            f"{kind}: median of |predicted / realized - 1|": median(map(abs, known)),
+            f"{kind}: median of |predicted / realized - 1|": median(map(abs, known))
+            if known
+            else nan,
         }
     result.rows = [_row(each) for each in (wanted, *found)]
     result.notes = [f"{name}: {value:.3g}" for name, value in result.figures.items()]

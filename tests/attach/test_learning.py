@@ -75,6 +75,15 @@ def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
     assert not watched.facts().losses[0].is_mean
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_nested_tensor_ends_no_script() -> None:
+    watched, model = learning(), nn.Linear(2, 1)
+    given = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(1, 2)])
+    for _ in range(3):
+        watched.forward_begins(model, (given,))
+    assert watched.facts().batch_sizes == () and len(watched.facts().problems) == 1
+
+
 def test_a_line_that_is_only_counted_is_still_seen_in_evaluation_mode() -> None:
     watched, loss = learning(), nn.functional.cross_entropy(SCORES, LABELS)
     for _ in range(8):

@@ -10,6 +10,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.learning.watch import WatchLearning
 from hotlap.attach.roles.session import Part, Session
 from hotlap.plan import Plan
+from hotlap.trace.clock import OPTIMIZER, OTHER, PhaseClock
 from hotlap.trace.events import Events
 from hotlap.trial.protocol import Config
 
@@ -109,6 +110,24 @@ def test_a_plan_without_work_in_a_step_is_not_told_of_steps() -> None:
     plan = PlanInProcess(Plan({"garbage_collector": {}}))
     plan.start()
     assert plan.follows_steps
+
+
+def test_what_a_plan_does_after_an_update_is_no_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    phases = PhaseClock()
+
+    class Clocked(Part):
+        clock = phases
+
+    plan = PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}}))
+    session = Session(Config("observe"), SimpleNamespace(send=lambda *_, **__: None), plan)  # pyright: ignore[reportArgumentType]
+    session.play(Clocked())
+    found: list[int] = []
+    monkeypatch.setattr(plan, "step_ends", lambda: found.append(phases.current))
+    phases.enter(OPTIMIZER)
+    session.step_ends(None)
+    assert found == [OTHER]
 
 
 def test_an_event_has_the_line_that_asked_for_it() -> None:

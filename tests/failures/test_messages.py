@@ -320,6 +320,7 @@ ELSEWHERE = [
     ("RuntimeError: DataLoader worker (pid(s) 1, 22) exited unexpectedly", "worker_died", ""),
     ("RuntimeError: DataLoader timed out after 5 seconds", "worker_died", "for 5 s"),
     (
+        '  File "dataloader.py", line 1291, in _try_get_data\n    data = self._data_queue.get()\n'
         '  File "reductions.py", line 538, in rebuild_storage_fd\n    fd = df.detach()\n'
         '  File "connection.py", line 395, in _recv\n    chunk = read(handle, remaining)\n'
         "ConnectionResetError: [Errno 104] Connection reset by peer",

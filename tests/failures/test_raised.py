@@ -303,15 +303,27 @@ def test_a_worker_that_ends_while_its_batch_is_read_is_explained() -> None:
         def detach(self) -> int:
             raise ConnectionResetError(104, "Connection reset by peer")
 
-    with pytest.raises(ConnectionResetError) as raised:
+    def _try_get_data() -> None:
         rebuild_storage_fd(torch.UntypedStorage, Descriptor(), 8)
+
+    with pytest.raises(ConnectionResetError) as raised:
+        _try_get_data()
     known = recognize_exception(raised.value)
     assert known is not None and known.failure.name == "worker_died"
     assert known.words == "ConnectionResetError: [Errno 104] Connection reset by peer"
-    # A connection of the script's own.
+    # A queue of the script's own, and the thread that pins memory while the script ends.
     with pytest.raises(ConnectionResetError) as raised:
-        Descriptor().detach()
+        rebuild_storage_fd(torch.UntypedStorage, Descriptor(), 8)
     assert recognize_exception(raised.value) is None
+
+
+def test_what_is_said_elsewhere_goes_before_a_connection_that_is_lost() -> None:
+    lost = "  File 'dataloader.py', line 1, in _try_get_data\nConnectionResetError: [Errno 104]\n"
+    cause = "ERROR: Unexpected bus error encountered in worker.\n"
+    for text in (lost, cause + lost):
+        known = recognize(text)
+        assert known is not None
+        assert known.failure.name == ("worker_died" if text == lost else "shared_memory_full")
 
 
 def test_a_line_that_a_signal_came_between_has_no_number() -> None:

@@ -243,6 +243,19 @@ def test_what_cannot_be_read_ends_no_script_and_proves_nothing() -> None:
     assert check_batches(batch, batch, None).state == "not_made"
 
 
+def test_a_tensor_may_be_resized_after_it_was_read() -> None:
+    tensor = torch.zeros(3)
+    digest.of_tensor(tensor)
+    tensor.resize_(10)
+
+
+def test_digests_for_other_hosts_are_the_same_everywhere(way: str) -> None:
+    given = [torch.arange(9.0), torch.zeros(0)]
+    everywhere = digest.of_tensors(given, everywhere=True)
+    assert everywhere == digest._of_words(given)
+    assert (everywhere == digest.of_tensors(given)) is (way == "any device")
+
+
 def test_nothing_is_read_tensor_by_tensor() -> None:
     class Reads(TorchDispatchMode):
         count = 0

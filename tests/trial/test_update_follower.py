@@ -195,6 +195,9 @@ def test_drawn_elements_do_not_depend_on_the_layout() -> None:
     drawn = Elements(values, 50, torch.Generator().manual_seed(0))
     apart = values.to(memory_format=torch.channels_last)
     assert (drawn.of(values) == drawn.of(apart)).all()
+    # A format that fewer operators take.
+    tiny = values.to(torch.float8_e5m2)
+    assert (drawn.of(tiny) == drawn.of(tiny.float())).all()
     assert 40 < len(drawn.of(values)) <= 50
 
 

@@ -1,11 +1,12 @@
 """Explains a known exception that ends a process or a thread, below its traceback."""
 
 import atexit
-import contextlib
 import os
 import signal
 import sys
 import threading
+
+_MOST_CHILDREN = 100
 
 
 def explain_at_exit() -> None:
@@ -30,11 +31,14 @@ def _explain_last(pid: int) -> None:
 
 def _stop_hearing_of_children() -> None:
     """Let no handler raise in the middle of an explanation, as torch's does when a worker ends."""
-    none = signal.SIG_DFL, signal.SIG_IGN, None
-    while signal.getsignal(signal.SIGCHLD) not in none:
-        # The handler is called once more if a child has ended meanwhile.
-        with contextlib.suppress(Exception):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # The handler is called once more for each child that has ended meanwhile.
+    for _ in range(_MOST_CHILDREN):
+        try:
+            if signal.getsignal(signal.SIGCHLD) is not None:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        except Exception:
+            continue
+        return
 
 
 def _explain_in_threads() -> None:

@@ -192,17 +192,17 @@ def _patch_step(kind: type) -> None:
         if listener is None or _is_traced() or _compiler._is_compiling_flag or State.step_depth:
             return original(self, *args, **kwargs)
         State.step_depth = 1
-        clock, events = listener.clock, listener.events
-        if clock is not None:
-            clock.note((OPTIMIZER, clock.now()))
-        if events is not None:
-            frame = _getframe(1)
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((events.step, event_kinds.OPTIMIZER_STEP, place))
-            else:
-                events.note(event_kinds.OPTIMIZER_STEP)
         try:
+            clock, events = listener.clock, listener.events
+            if clock is not None:
+                clock.note((OPTIMIZER, clock.now()))
+            if events is not None:
+                frame = _getframe(1)
+                if frame.f_code.co_filename in events.users:
+                    events.newest = place = frame.f_code, frame.f_lasti
+                    events.add((events.step, event_kinds.OPTIMIZER_STEP, place))
+                else:
+                    events.note(event_kinds.OPTIMIZER_STEP)
             for hear in listener.at_step:
                 hear(self)
             result = original(self, *args, **kwargs)

@@ -103,7 +103,9 @@ def _find(text: str) -> tuple["re.Match[str]", Failure] | None:
     found = [(match, each) for each in registry().values() if (match := each.find(text))]
     if not found:
         return None
-    match, failure = max(found, key=lambda pair: pair[0].start())
+    # What is known by the functions around it only may have a cause that is spoken of elsewhere.
+    sure = [pair for pair in found if not pair[0].groupdict().get("said")]
+    match, failure = max(sure or found, key=lambda pair: pair[0].start())
     asserted = _ASSERTION.findall(text[: match.start()]) if _REPORT.search(match.group()) else []
     before = _find(asserted[-1]) if asserted else None
     return (match, failure) if before is None else before

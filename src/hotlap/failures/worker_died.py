@@ -32,7 +32,7 @@ def explain(match: "re.Match[str]") -> list[str]:
     killed = re.search(r"killed by signal: ([A-Z][a-z]+(?: fault)?)", text)
     if killed is not None:
         return [_SIGNALS[killed[1]]] if killed[1] in _SIGNALS else []
-    if "rebuild_storage" in text:
+    if "_try_get_data" in text:
         return ["It ended while a batch that it had sent was read from its memory."]
     waited = re.search(r"timed out after ([\d.]+) seconds", text)
     if waited is not None:
@@ -67,8 +67,9 @@ FAILURE = Failure(
         r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
         r"DataLoader timed out after [\d.]+ seconds",
         r"Pin memory thread exited unexpectedly",
-        # A batch lies in the worker's memory, which is asked of it when the batch is read.
-        r", in rebuild_storage_f[\s\S]{,3000}?"
+        # A batch lies in the worker's memory, which is asked of it when the batch is read. Not in
+        # another thread: that of pinned memory asks in vain whenever the script itself has ended.
+        r", in _try_get_data\b[\s\S]{,6000}?"
         r"\b(?P<said>(?:Connection\w*|EOF|FileNotFound)Error\b[^\n]*)",
     ),
     explain=explain,

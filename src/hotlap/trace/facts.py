@@ -215,7 +215,14 @@ def optimizer_facts(optimizer: Any, where: str) -> OptimizerFacts:
 
 
 def anchor_of(steps: int, backwards: int, batches: int, optimizers: int) -> Anchor:
-    """Return how sure it is that a step is a call of `optimizer.step`, by what was counted."""
+    """Return how sure it is that a step is a call of `optimizer.step`, by what was counted.
+
+    Args:
+        steps: of the optimizer that steps first.
+        backwards: outermost ones, all of them.
+        batches: read of training loaders.
+        optimizers: that were stepped.
+    """
     if optimizers == 1 and abs(backwards - steps) <= 1 and abs(batches - steps) <= 3:
         confidence = "high"
     elif steps and backwards >= steps:

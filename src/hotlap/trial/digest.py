@@ -1,9 +1,11 @@
 """Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most.
 
-Digests of one process can be compared with those of another on the same host.
+Digests of one process can be compared with those of another on the same host, those that are made
+`everywhere` with those of any host.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import weakref
 from collections import deque
@@ -55,9 +57,14 @@ def of_tensor(tensor: torch.Tensor) -> int:
     return of_tensors([tensor])[0]
 
 
-def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the digest of each; the host waits for a device once, not for each of them."""
-    if _is_on_cpu():
+def of_tensors(tensors: Sequence[torch.Tensor], *, everywhere: bool = False) -> list[int]:
+    """Return the digest of each; the host waits for a device once, not for each of them.
+
+    Args:
+        tensors: what is read.
+        everywhere: True for digests that are the same on every host.
+    """
+    if not everywhere and _is_on_cpu():
         return [
             _of_bytes(_bytes_of(tensor)) ^ _of_kind(tensor.shape, tensor.dtype)
             for tensor in tensors
@@ -73,7 +80,10 @@ def _is_on_cpu() -> bool:
 
 
 def _of_bytes(raw: torch.Tensor) -> int:
-    return xxhash.xxh3_64_intdigest(raw.numpy().data)
+    raw, size = raw.cpu(), raw.numel()
+    # Not by `numpy()`, after which the script could not resize its tensor any more.
+    there = (ctypes.c_char * size).from_address(raw.data_ptr()) if size else b""
+    return xxhash.xxh3_64_intdigest(there)
 
 
 @lru_cache(maxsize=4096)

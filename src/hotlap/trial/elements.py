@@ -8,6 +8,8 @@ import torch
 from hotlap.distributed.shares import local_of
 
 Vector = numpy.ndarray[Any, Any]
+_TAKEN = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Formats that torch takes elements of by flat places, on the CPU and by CUDA."""
 
 
 class Elements:
@@ -37,9 +39,15 @@ class Elements:
         if self._places is not None and self._places.device != data.device:
             # A copy may be kept elsewhere, or a model be moved.
             self._places = self._places.to(data.device)
-        drawn = data.reshape(-1) if self._places is None else data.take(self._places)
+        drawn = data.reshape(-1) if self._places is None else _take(data, self._places)
         if drawn.is_complex():
             # As torch's optimizers treat them: two numbers each.
             drawn = torch.view_as_real(drawn).reshape(-1)
         # A copy in any case: what is looked at is about to be changed in place.
         return drawn.to("cpu", torch.float64, copy=True).numpy()
+
+
+def _take(tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype in _TAKEN and tensor.device.type in ("cpu", "cuda"):
+        return tensor.take(places)
+    return tensor[torch.unravel_index(places, tensor.shape)]

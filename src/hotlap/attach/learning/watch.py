@@ -170,12 +170,13 @@ class WatchLearning(Part):
             self._safely.call(_EVALUATIONS, self._decide)
         self._forwards += 1
         # What every step pays for is done here, where it is simple.
-        sizes, first = self._batch_sizes, inputs[0] if inputs else None
-        if root is sizes.root and type(first) is _Tensor and first.ndim:
-            sizes.waiting += first.shape[0]
-        elif _BATCH_SIZES not in self._safely.failed:
+        if _BATCH_SIZES not in self._safely.failed:
             try:
-                sizes.forward_begins(root, inputs)
+                sizes, first = self._batch_sizes, inputs[0] if inputs else None
+                if root is sizes.root and type(first) is _Tensor and first.ndim:
+                    sizes.waiting += first.shape[0]
+                else:
+                    sizes.forward_begins(root, inputs)
             except Exception as error:
                 self._safely.note_failure(_BATCH_SIZES, error)
         # torch does not count autocast on MPS among any.

@@ -11,6 +11,7 @@ from hotlap.attach.listener import Listener
 from hotlap.attach.live import LiveTechniques
 from hotlap.attach.on_ranks import rank_in_group, ranks_in_group
 from hotlap.techniques.record import MakeIterator
+from hotlap.trace.clock import OTHER
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 
@@ -148,6 +149,8 @@ class Session(Listener):
         for hear in self._at_end:
             hear(optimizer)
         if self.plan.follows_steps:
+            if self.clock is not None:
+                self.clock.enter(OTHER)
             self.plan.step_ends()
         self.steps += 1
         if self.steps == 1:

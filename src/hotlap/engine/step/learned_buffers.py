@@ -100,4 +100,4 @@ def _shape(owner: dict[str, Any], key: str) -> list[int] | None:
 
 
 def _digests_of(buffer: torch.Tensor) -> list[int]:
-    return digest.of_tensors(buffer.detach().reshape(-1).split(_CHUNK))
+    return digest.of_tensors(buffer.detach().reshape(-1).split(_CHUNK), everywhere=True)

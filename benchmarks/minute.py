@@ -26,7 +26,6 @@ from benchmarks.races import TWINS, raced
 from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
 from hotlap.plan import Plan
-from hotlap.plan.file import PlanFile
 
 FOLDER = Path(__file__).parents[1] / "examples" / "fashion_mnist"
 KINDS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
@@ -42,6 +41,8 @@ class Picked:
 
     kind: str
     told: Mapping[str, Any]
+    file: Path
+    """Its plan file, if there is a plan."""
     ratio: float = 1.0
     """How many times as fast as the long tuning's plan its own is."""
     realized: dict[str, float] = field(default_factory=dict)
@@ -74,22 +75,22 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     args = parser.parse_args(argv)
     script = Script(path="plain.py", args=("--epochs", str(args.epochs)), cwd=str(FOLDER))
     with tempfile.TemporaryDirectory() as folder:
-        wanted = _tune(script, "quiet", args.long, Path(folder))
+        wanted = _tune(script, "quiet", args.long, Path(folder) / "wanted.toml")
         found = [
-            _tune(script, kind, args.budget, Path(folder))
-            for _ in range(args.repetitions)
+            _tune(script, kind, args.budget, Path(folder) / f"{number}-{kind}.toml")
+            for number in range(args.repetitions)
             for kind in KINDS
         ]
         _race_picks(script, wanted, found)
-        _realize(script, [wanted, *found], args.runs, Path(folder))
+        _realize(script, [wanted, *found], args.runs)
     return _result(wanted, found)
 
 
-def _tune(script: Script, kind: str, budget_s: float, folder: Path) -> Picked:
+def _tune(script: Script, kind: str, budget_s: float, file: Path) -> Picked:
     command = ["tune", "--json", "--again", "--budget", f"{budget_s:g}s"]
     with KINDS[kind]():
-        done = _hotlap([*command, "--out", str(folder / "plan.toml")], script)
-    picked = Picked(kind, json.loads(done.stdout))
+        done = _hotlap([*command, "--out", str(file)], script)
+    picked = Picked(kind, json.loads(done.stdout), file)
     said = f"{picked.told['outcome']}, {picked.plan}, {picked.told['verdict']['tier']}"
     _say(f"{kind}: {said}, {picked.told['seconds']:.0f} s")
     return picked
@@ -121,13 +122,10 @@ def _race_picks(script: Script, wanted: Picked, found: list[Picked]) -> None:
         each.ratio = races.compare("wanted", name).median if is_raced else nan
 
 
-def _realize(script: Script, found: list[Picked], runs: int, folder: Path) -> None:
+def _realize(script: Script, found: list[Picked], runs: int) -> None:
     """Time whole runs, beside the same as the tunings that predicted them, in turns."""
     plans = {each.plan.hash: each.plan for each in found} | {Plan().hash: Plan()}
-    files: dict[str, Path] = {}
-    for name, plan in plans.items():
-        files[name] = folder / f"{name}.toml"
-        PlanFile(plan=plan).write(files[name])
+    files = {each.plan.hash: each.file for each in found}
     seconds: dict[tuple[str, str], list[float]] = {}
     for _ in range(runs):
         for kind in KINDS:

@@ -153,7 +153,6 @@ def test_only_so_many_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(5):
         events.step = step
         events.note("backward")
-        events.check_limit()
     assert [event.step for event in events.as_tuple()] == [0, 1, 2]
 
 

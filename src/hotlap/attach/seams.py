@@ -2,13 +2,11 @@
 
 Methods are patched on classes, never names in modules, because `from torch... import ...` copies
 names. Every patch calls what it replaced, and does nothing else once `listener` is None. Phases and
-events of every step are noted in the patches themselves: next to a model's kernels each Python
-function costs some 4 us (benchmarks/results/2026-11-27_hooks_*.md).
+events of every step are noted in the patches themselves, which takes fewer functions in each step.
 """
 
 import functools
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -20,7 +18,6 @@ from hotlap.attach.listener import Listener, State, go_inert
 from hotlap.trace import event_kinds
 from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
 
-_getframe = sys._getframe
 _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
@@ -97,12 +94,7 @@ def _patch_backward() -> None:
         if clock is not None:
             clock.note((BACKWARD, clock.now()))
         if events is not None:
-            frame = _getframe(1)
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((events.step, event_kinds.BACKWARD, place))
-            else:
-                events.note(event_kinds.BACKWARD)
+            events.note(event_kinds.BACKWARD)
         for hear in listener.at_backward:
             hear(self)
         try:
@@ -143,12 +135,7 @@ def _patch_optimizers() -> None:
             outer = clock.marks[-1][0]
             clock.note((OPTIMIZER, clock.now()))
         if events is not None:
-            frame = _getframe(1)
-            if frame.f_code.co_filename in events.users:
-                events.newest = place = frame.f_code, frame.f_lasti
-                events.add((events.step, event_kinds.ZERO_GRAD, place))
-            else:
-                events.note(event_kinds.ZERO_GRAD)
+            events.note(event_kinds.ZERO_GRAD)
         for hear in listener.at_zeroing:
             hear()
         try:
@@ -197,12 +184,7 @@ def _patch_step(kind: type) -> None:
             if clock is not None:
                 clock.note((OPTIMIZER, clock.now()))
             if events is not None:
-                frame = _getframe(1)
-                if frame.f_code.co_filename in events.users:
-                    events.newest = place = frame.f_code, frame.f_lasti
-                    events.add((events.step, event_kinds.OPTIMIZER_STEP, place))
-                else:
-                    events.note(event_kinds.OPTIMIZER_STEP)
+                events.note(event_kinds.OPTIMIZER_STEP)
             for hear in listener.at_step:
                 hear(self)
             result = original(self, *args, **kwargs)

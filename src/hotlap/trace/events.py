@@ -1,7 +1,6 @@
 """`Events`: notes events of a training loop in order, with their step and the user's line."""
 
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 from hotlap.trace import frames
@@ -16,9 +15,7 @@ _NOWHERE: frames.Place = (None, 0)
 class Events:
     """Notes what happens, with the step in which it does and the user's line that asked for it.
 
-    What is noted in every step is noted as it is found, and its line is looked up at the end. Who
-    notes something in every step, and finds one of `users` where it looks, need not call `note`:
-    each Python function costs some 4 us next to a model's kernels.
+    What is noted in every step is noted as it is found, and its line is looked up at the end.
     """
 
     def __init__(self) -> None:
@@ -26,12 +23,8 @@ class Events:
         """Steps done so far."""
         self.newest = _NOWHERE
         """The user's place that asked for the event that was noted last."""
-        self.users: set[str] = set()
-        """Files of the user's that something was asked for in."""
-        self._others: set[str] = set()
         self._noted: list[tuple[int, str, frames.Place]] = []
-        self.add: Callable[[tuple[int, str, frames.Place]], object] = self._noted.append
-        """Given an event that was found, `newest` being its place."""
+        self._users: dict[str, bool] = {}
 
     def note(self, kind: str, depth: int | None = 2) -> None:
         """Note an event.
@@ -45,22 +38,17 @@ class Events:
         place = _NOWHERE
         while frame is not None:
             code = frame.f_code
-            if self._is_users(code.co_filename):
+            # Next to a model's kernels, a cache that keeps an order costs more than it saves.
+            is_known = self._users.get(code.co_filename)
+            if is_known is None:
+                is_known = self._users[code.co_filename] = is_users(code.co_filename)
+            if is_known:
                 place = code, frame.f_lasti
                 break
             frame = frame.f_back
         self.newest = place
-        self.add((self.step, kind, place))
-
-    def _is_users(self, file: str) -> bool:
-        if file not in self.users and file not in self._others:
-            (self.users if is_users(file) else self._others).add(file)
-        return file in self.users
-
-    def check_limit(self) -> None:
-        """Keep no more events if there are enough."""
-        if len(self._noted) >= _MOST:
-            self.add = _forget
+        if len(self._noted) < _MOST:
+            self._noted.append((self.step, kind, place))
 
     def as_tuple(self) -> tuple[Event, ...]:
         """Return what was noted, in order."""
@@ -74,7 +62,3 @@ class Events:
                 where = names[id(code), offset] = frames.location_at(place)
             found.append(Event(step, kind, where))
         return tuple(found)
-
-
-def _forget(event: tuple[int, str, frames.Place]) -> None:
-    """Take an event that is not kept."""

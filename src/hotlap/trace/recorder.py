@@ -239,7 +239,6 @@ class Recorder:
         Args:
             epochs: of each training loader, how many steps were done when an epoch of it began.
         """
-        self.events.check_limit()
         now = time.monotonic()
         if self._is_naming:
             self.is_over = now >= self._naming_until

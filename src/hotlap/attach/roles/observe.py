@@ -40,8 +40,6 @@ from hotlap.trace.steppers import Stepper, Steppers
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
-_BACKWARDS = 4096
-"""After so many it is looked whether enough events are kept, also where nothing is ever updated."""
 _finds_anomalies = torch.is_anomaly_enabled
 _Tensor = torch.Tensor
 _CAPTURED = (
@@ -233,8 +231,6 @@ class Watch(Part):
         if self.wrappers.known:
             self.wrappers.backward_begins()
         self._backwards += 1
-        if not self._backwards % _BACKWARDS:
-            recorder.events.check_limit()
         if recorder.is_beginning:
             self._settings.note_backward(frames.caller())
             recorder.note_part(frames.caller())
@@ -256,7 +252,6 @@ class Watch(Part):
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
             self.recorder.events.note(kind, 3)
-            self.recorder.events.check_limit()
 
     def step_begins(self, optimizer: Any) -> None:
         if self._may_capture and process_settings.is_capturing():

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hotlap.attach import seams
 from hotlap.attach.live import LiveTechniques
+from hotlap.trace.denormals import count_denormals
 
 FUSED = {"optimizer": {"implementation": "fused"}}
 
@@ -100,6 +101,28 @@ def test_samples_are_served_from_memory_only_while_that_is_on() -> None:
     assert live.failures() == {} and served() == 0
     assert epoch([0]) == plain and served() == 16
     assert epoch([]) == plain and served() == 16
+
+
+def test_what_acts_late_is_undone_when_it_is_switched_off(optimizers: list[Any]) -> None:
+    weight = torch.ones(4096, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    optimizers.append(optimizer)
+
+    def step(gradient: float) -> None:
+        weight.grad = torch.full_like(weight, gradient)
+        optimizer.step()
+
+    step(1.0)
+    average = optimizer.state[weight]["exp_avg"]
+    average.fill_(1e-39)
+    live = LiveTechniques([{"flush_denormal": {}}])
+    live.prepare()
+    assert live.failures() == {} and count_denormals(optimizers) == 4096
+    live.use([0])
+    step(0.0)
+    assert count_denormals(optimizers) == 0
+    live.use([])
+    assert count_denormals(optimizers) == 4096 and optimizer.state[weight]["step"] == 2
 
 
 class Augmented(Dataset[torch.Tensor]):

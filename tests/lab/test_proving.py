@@ -16,7 +16,7 @@ from hotlap.engine.state.content import capture, restore
 from hotlap.engine.state.position import Position
 from hotlap.engine.steps import steps_of
 from hotlap.errors import TrialError, UsageError
-from hotlap.lab import followed_runs, proving
+from hotlap.lab import followed_runs, script_repetition
 from hotlap.lab.followed_runs import FollowedRuns
 from hotlap.lab.proving import Prover
 from hotlap.lab.recipe_repetition import RecipeRepetition
@@ -47,7 +47,7 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
             raise report
         return report
 
-    monkeypatch.setattr(proving, "run_to_report", observe)
+    monkeypatch.setattr(script_repetition, "run_to_report", observe)
     made = Prover(SimpleNamespace(), 100, {})  # pyright: ignore[reportArgumentType]
     made.plain["hyperparameters"] = ["[]"] * 10
     return made

@@ -4,7 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.optimizer_states import OptimizerStates
 from hotlap.plan import Plan
 
 log = logging.getLogger("hotlap")
@@ -32,6 +34,8 @@ class LiveTechniques:
         self._targets = [0] * len(self._parts)
         self._on: tuple[int, ...] = ()
         self._failed: dict[int, str] = {}
+        self._states: dict[int, OptimizerStates] = {}
+        """Number of a technique that acts late -> what it found when it was switched on."""
 
     def wants(self, seam: str) -> bool:
         """True if one of the techniques acts at that seam."""
@@ -117,7 +121,12 @@ class LiveTechniques:
         try:
             for technique, options, target in self._parts[number].targets():
                 assert technique.live is not None
+                if technique.acts_late and on:
+                    self._states[number] = OptimizerStates(seams.known_optimizers())
                 (technique.live.on if on else technique.live.off)(target, options)
+                if technique.acts_late and not on and number in self._states:
+                    # It has changed what it acts on: others must find that as it was.
+                    self._states.pop(number).put_back()
         except Exception as error:
             # The script's own objects may do anything; the other plans can still be raced.
             self._failed[number] = f"{type(error).__name__}: {error}".splitlines()[0]

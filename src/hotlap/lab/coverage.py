@@ -18,6 +18,8 @@ from hotlap.lab.sampled_steps import (
 from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
 
 Record = Mapping[str, Any]
+BEYOND = "everything after step"
+"""What the line on steps beyond the horizon begins with."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         checks: as they came out.
         covered: see `covers`.
     """
-    found = [f"everything after step {covered['steps']}"]
+    found = [f"{BEYOND} {covered['steps']}"]
     found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
         found.append("evaluation: no evaluation within the horizon")

@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
+from pathlib import Path
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
+from hotlap.lab.late_steps import KEPT, LateSteps
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.whole_run import seconds_to_read
@@ -115,7 +117,7 @@ class Duel:
     ) -> None:
         self._trial = trial
         self._lab, self._techniques, self._age, self._ready_s = lab, techniques, age, ready_s
-        self._turns = _Turns(step_ms, settle, None if steps is None else steps - taken - age)
+        self._turns = _Turns(step_ms, settle, steps, taken + age)
         self._generator = random.Random(seed)
         self._taken: list[Mapping[Combination | None, Turn]] = []
         self._raced: set[Combination] = set()
@@ -178,6 +180,25 @@ class Duel:
         self._raced |= {base, *arms}
         return found.race(time.monotonic() - began)
 
+    def keep(self, on: Combination, folder: Path) -> LateSteps:
+        """Let some steps be taken with these techniques, and some of them be kept whole.
+
+        Args:
+            on: the techniques.
+            folder: where the steps are kept.
+        """
+        trial, after = self._turns.trial, self._turns.taken
+        assert trial is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        samples = [after + step for step in KEPT]
+        trial.send("keep", on=list(on), after=after, samples=samples, folder=str(folder))
+        try:
+            found = trial.message(["kept"], _SLOW_S)
+        except TrialError as error:
+            return LateSteps(after, (), str(error).splitlines()[0])
+        self._turns.taken += found["taken"]
+        return LateSteps(after, found["rows"], found["reason"])
+
     def against(self, on: Combination, base: Combination) -> Decision:
         """Return what all races so far say of one combination against another one.
 
@@ -229,20 +250,24 @@ class _Turns:
     Args:
         step_ms: what a plain step takes.
         settle: steps after a switch that do not count.
-        left: steps that the script has left, None if that is not known.
+        planned: steps that the script has, None if that is not known.
+        taken: steps before the first turn.
     """
 
-    def __init__(self, step_ms: float, settle: int, left: int | None) -> None:
+    def __init__(self, step_ms: float, settle: int, planned: int | None, taken: int) -> None:
         self.trial: Trial | None = None
         self.has_ended = False
         """True once the script has come to its end."""
-        self._step_ms, self._left = step_ms, left
+        self.taken = taken
+        """Steps that the script has taken."""
+        self._step_ms, self._planned = step_ms, planned
         self._settle = settling_steps(step_ms, settle)
         self.steps = steps_of_turn(step_ms)
 
     def fits(self, turns: int) -> bool:
         """True if the script has steps for so many turns."""
-        return self._left is None or self._left > turns * (self.steps + self._settle)
+        steps = turns * (self.steps + self._settle)
+        return self._planned is None or self._planned - self.taken > steps
 
     def lengthen(self) -> None:
         """Let each turn be twice as long from now on."""
@@ -261,8 +286,7 @@ class _Turns:
                 raise
             self.has_ended = error.reason == "ended_early"
             return None
-        if self._left is not None:
-            self._left -= count
+        self.taken += count
         return Turn(message["median_ms"], message["ms"] / self.steps)
 
 

@@ -6,24 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hotlap.errors import TrialError
 from hotlap.lab.curves import loss_curves
 from hotlap.lab.followed_runs import FollowedRuns
-from hotlap.lab.recipe_repetition import (
-    DTYPES,
-    TIMEOUT_S,
-    RecipeRepetition,
-    last_line,
-    why_not_repeated,
-)
+from hotlap.lab.late_steps import LateSteps, judge_late, split_late
+from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.run_checks import LEAST_SEEDS, SeedLosses
 from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
+from hotlap.lab.script_repetition import repeat_steps
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge, steps_of
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
-from hotlap.trial.repetition_ways import EXACT, ways_of
 
 SAMPLES = 6
 NARROW_SAMPLES = LEAST_SLOPES + 18
@@ -63,6 +57,8 @@ class Prover:
     at_once: bool = False
     """True to follow a script's second plain run beside the first plan's, which saves time: there
     must be memory for both."""
+    late: Mapping[Plan, LateSteps] = field(default_factory=dict)
+    """Of plans that act after the horizon: steps of a live process that are checked as well."""
 
     def __post_init__(self) -> None:
         self._runs = FollowedRuns(
@@ -77,6 +73,8 @@ class Prover:
         self._at_own_places = False
         """True if a script's steps are repeated at their own places in it only."""
         self._controls: dict[bool, SampledSteps] = {}
+        self._late = SampledSteps(problem="not repeated")
+        """The late steps of the newest plan, repeated."""
 
     def run_plain(self) -> None:
         """Run the plain script; `prove` finds out whether it repeats itself.
@@ -108,6 +106,10 @@ class Prover:
 
     def prove(self, plan: Plan) -> Verdict:
         """Run the script under the plan and judge it."""
+        verdict, late = self._prove(plan), self.late.get(plan)
+        return verdict if late is None else judge_late(verdict, late, self._late)
+
+    def _prove(self, plan: Plan) -> Verdict:
         claims = (numerics_of(each, self.known) for each in (plan, self.base))
         claimed = max(claims, key=list(Numerics).index)
         if claimed is Numerics.EXACT:
@@ -175,12 +177,15 @@ class Prover:
             record = self._record(plan, steps, repeated)
             return self._of_format(plan, repeated.collect(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
-        if claimed is not None:
+        if claimed is not None and plan not in self.late:
             verdict = self._judge(record, claimed)
             if verdict.tier in ("changed", claimed.best_verdict):
                 return SampledSteps(problem="not repeated"), record
         sampled = self._reference(record, len(steps), drawn, plan=plan, rounding=not statistical)
-        return self._of_format(plan, sampled), record
+        sampled = self._of_format(plan, sampled)
+        if plan in self.late:
+            sampled, self._late = split_late(sampled, self.late[plan])
+        return sampled, record
 
     def _memory_format(self, plan: Plan | None) -> str:
         """Return the layout that a plan gives the weights."""
@@ -284,7 +289,7 @@ class Prover:
         plan: Plan | None = None,
         rounding: bool = True,
     ) -> SampledSteps:
-        """Repeat the sampled steps of a script."""
+        """Repeat the sampled steps of a script, and those that were kept of a later age."""
         if record["not_sampled"]:
             return SampledSteps(problem=record["not_sampled"])
         if len(record["samples"]) < asked:
@@ -294,63 +299,15 @@ class Prover:
             {**sample, "hyperparameters": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]
         ]
-        ways = {sample["draws_itself"] for sample in samples}
-        if len(ways) > 1:
-            words = "the batches of some steps came from a DataLoader, those of others did not"
-            return SampledSteps(problem=words)
-        repeat = self._in_own_places if True in ways else self._in_place_of_others
-        options = {
-            "samples": samples,
-            "evaluations": record["evaluations"],
-            "rounding": rounding,
-            "memory_format": self._memory_format(plan),
-        }
-        fallback = ""
-        for dtype in DTYPES:
-            try:
-                report = repeat(dtype, options)
-            except TrialError as error:
-                fallback = why_not_repeated(dtype, last_line(error))
-                continue
-            if report["problem"]:
-                return SampledSteps(problem=why_not_repeated(dtype, report["problem"]))
-            if report["whole"] == len(samples):
-                return SampledSteps(
-                    report["results"],
-                    fallback=fallback,
-                    drawn=drawn,
-                    evaluations=report["evaluations"],
-                )
-            end = report["raised"] or "the script ended"
-            fallback = why_not_repeated(
-                dtype, f"{report['whole']} of {len(samples)} were, then {end}"
-            )
-        return SampledSteps(problem=fallback)
-
-    def _in_place_of_others(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Repeat steps whose batches can be handed to the script."""
-        return run_to_report(
-            self.lab, timeout_s=TIMEOUT_S, role="reference", dtype=dtype, **options
+        late = None if plan is None else self.late.get(plan)
+        return repeat_steps(
+            self.lab,
+            [*samples, *(late.rows if late is not None else ())],
+            evaluations=record["evaluations"],
+            rounding=rounding,
+            memory_format=self._memory_format(plan),
+            drawn=drawn,
         )
-
-    def _in_own_places(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Repeat steps that the script draws itself, see `hotlap.attach.roles.own_place`."""
-
-        report: dict[str, Any] = {}
-        for way in ways_of(options["memory_format"]):
-            given = options if way == EXACT else {**options, "evaluations": []}
-            report = run_to_report(
-                self.lab,
-                timeout_s=TIMEOUT_S,
-                role="own_place",
-                dtype=dtype,
-                repeated=str(self.lab.exchange),
-                way=way,
-                **given,
-            )
-            if report["whole"] < len(options["samples"]):
-                break
-        return report
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["hyperparameters"][update])

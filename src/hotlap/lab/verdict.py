@@ -14,6 +14,7 @@
     averages         copies of the model move towards its weights as in the plain run
     evaluation       the same is evaluated, and at equal weights gives the same
     losses           the mean of the later half of the losses
+    late             for what acts late, steps of a live process at that age, see `late_steps`
 
 `exact` needs none of what is repeated at sampled steps, and more: losses, weights, buffers and what
 evaluation gives bit-equal at every step.

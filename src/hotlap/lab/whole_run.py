@@ -85,6 +85,8 @@ def predict_whole_run(
     planned_steps: int | None,
     steady_ms: float | None = None,
     beside: Trace | None = None,
+    *,
+    late_ms: float | None = None,
 ) -> WholeRun:
     """Predict from a run's first epoch, its last whole one, and what comes between epochs.
 
@@ -97,6 +99,8 @@ def predict_whole_run(
             one counts: whatever disturbs a host only slows it.
         beside: the run that the prediction will be compared with. What comes between epochs is
             taken from it where only it was watched for so long: both must count it, or neither.
+        late_ms: the same as `steady_ms`, measured beyond what was watched, where steps are known to
+            become slower; it counts whatever the others are.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -106,11 +110,13 @@ def predict_whole_run(
     epochs = _epochs(trace)
     if epochs is None:
         known = None if beside is None else _epochs(beside)
-        return _from_steps_alone(trace, planned_steps, steady_ms, known)
+        return _from_steps_alone(trace, planned_steps, steady_ms, known, late_ms)
     after = totals[epochs.starts[-1] + 1 :]
     steady = fmean(after) if len(after) >= _ENOUGH_STEPS else epochs.mean
     if steady_ms is not None:
         steady = min(steady, steady_ms / 1e3)
+    if late_ms is not None:
+        steady = late_ms / 1e3
     later = epochs.between + epochs.steps * steady
     seconds = trace.setup_s + totals[0] + epochs.periods[0] + _EXIT_S
     seconds += (planned_steps / epochs.steps - 1) * later
@@ -118,12 +124,18 @@ def predict_whole_run(
 
 
 def _from_steps_alone(
-    trace: Trace, planned_steps: int, steady_ms: float | None, beside: _Epochs | None
+    trace: Trace,
+    planned_steps: int,
+    steady_ms: float | None,
+    beside: _Epochs | None,
+    late_ms: float | None,
 ) -> WholeRun:
     totals = _step_seconds(trace)
     first = fmean(totals[1:] or totals)
     epoch = beside.steps if beside is not None else trace.facts.steps_per_epoch or planned_steps
     later = first if steady_ms is None else min(first, steady_ms / 1e3)
+    if late_ms is not None:
+        later = late_ms / 1e3
     seconds = (
         trace.setup_s
         + totals[0]

@@ -63,6 +63,10 @@ their weights.
 
 losses: the mean of the second half of the losses is the plain run's, within its noise.
 
+late, only for techniques that do nothing in the first steps of a run (`flush_denormal`), where the
+horizon ends before they act: six steps of the process that was raced, thousands of steps old, are
+kept under the plan and repeated in float64. The steps in between are not checked.
+
 seeds, only for `statistical`: plain run and plan are trained from two more seeds, and the plan's
 mean loss may be larger by at most 1 % of the initial loss. If a script sets its seeds, each of them
 is shifted.

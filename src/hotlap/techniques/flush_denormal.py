@@ -9,7 +9,8 @@ When it helps  training on an Intel CPU with an optimizer that keeps averages, w
 When it hurts  no such case is known. It gains nothing where there are no such numbers, on a GPU,
                and on CPUs that compute with them at full speed, as AMD's EPYC does.
 Numerics       rounding: what is smaller than 1.2e-38 becomes 0. It shows late in a run, so it is
-               raced and proven at the age at which the watched run held such numbers.
+               raced and proven at the age at which the watched run held such numbers, or in that
+               run's process.
 Measured       benchmarks/results/2026-11-23_denormals_amd-epyc.md; not yet on an Intel CPU
 Source         PyTorch documentation, torch.set_flush_denormal; Intel 64 manual, MXCSR (FTZ, DAZ).
 """

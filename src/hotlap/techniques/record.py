@@ -315,7 +315,8 @@ class Technique:
     """True if it can be used where several ranks train one model."""
     acts_late: bool = False
     """True if it acts only on what a run holds after hundreds of steps: it is raced, and proven, at
-    the age at which the watched run called for it."""
+    the age at which the watched run called for it, or, where there is no time to get there again,
+    in the watched process itself."""
     engine_only: bool = False
     """True if only hotlap's engine can apply it: a script's steps are the script's own."""
     needs_race: bool = False

@@ -41,6 +41,7 @@ class Turns:
         proofs: what took effect so far.
         stop: ends this process.
         begin: called with the message that a turn begins with, outside all timing.
+        keep: called with a message that asks for whole steps; it is followed by `wait`.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Turns:
         proofs: Callable[[], list[dict[str, str]]],
         stop: Callable[[], None],
         begin: Callable[[dict[str, Any]], None] = lambda _: None,
+        keep: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._channel, self._started = channel, started
-        self._proofs, self._stop, self._begin = proofs, stop, begin
+        self._proofs, self._stop, self._begin, self._keep = proofs, stop, begin, keep
         self.is_open = False
         """True once the gate has been passed."""
         self._clock = TurnClock()
@@ -62,7 +64,7 @@ class Turns:
         self.is_open = True
         setup_s = time.monotonic() - self._started
         self._channel.send("ready", setup_s=setup_s, threads=torch.get_num_threads(), **more)
-        self._wait()
+        self.wait()
 
     def step_done(self) -> None:
         """Count a step; at the end of a turn, report it and wait for the next."""
@@ -78,12 +80,16 @@ class Turns:
             techniques=self._proofs(),
             peak_bytes=_peak_bytes(),
         )
-        self._wait()
+        self.wait()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the next turn, or for what else is asked for."""
         message = self._channel.receive()
         if message is None or message["kind"] == "stop":
             self._stop()
+            return
+        if message["kind"] == "keep" and self._keep is not None:
+            self._keep(message)
             return
         self._begin(message)
         self._clock.begin(message["steps"], message["skip"])

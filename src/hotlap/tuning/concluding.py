@@ -126,8 +126,7 @@ def _arm_of(final: Race, plan: Plan) -> str:
 
 def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan | None) -> _Claim:
     """Predict the whole run with and without the plan, and look for what speaks against it."""
-    raced_ms = None if final is None else _plain_ms(final)
-    plain = predict_whole_run(seen.trace, seen.trace.facts.planned_steps, raced_ms)
+    plain = _predict_plain(tuner, seen, final)
     if best is None or final is None:
         return _Claim({"baseline": plain, "best": plain})
     doubt = _doubt_baselines(tuner, seen, spread(final.base_ms).median)
@@ -244,14 +243,39 @@ def _whole_runs(
     seconds = spare - seen.trace.setup_s - 0.5
     plan, planned = final.arms[name].plan, seen.trace.facts.planned_steps
     own = watch(tuner.lab, plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
-    plain = predict_whole_run(seen.trace, planned, _plain_ms(final), own.trace)
+    plain = _predict_plain(tuner, seen, final, own.trace)
     fills = tuner.reads_all(plan)
     if planned is not None and _is_one_stretch(seen.trace, own.trace, planned, fills=fills):
         step_ms = min(_plain_ms(final), seen.trace.step_ms()["mean"])
         saved_ms = step_ms * (1 - 1 / ratio)
         return plain, predict_from_plain(plain, seen.trace, own.trace, planned, saved_ms), own
     steady_ms = fmean(final.arms[name].means_ms)
-    return plain, predict_whole_run(own.trace, planned, steady_ms, seen.trace), own
+    late_ms = None
+    if tuner.slowdown > 1 and not tuner.acts_late(plan):
+        # Its steps become slower by as much as the plain run's do.
+        late_ms = steady_ms + (tuner.slowdown - 1) * _early_ms(tuner, seen, final)
+    under = predict_whole_run(own.trace, planned, steady_ms, seen.trace, late_ms=late_ms)
+    return plain, under, own
+
+
+def _predict_plain(
+    tuner: Tuner, seen: Observation, final: Race | None, beside: Trace | None = None
+) -> WholeRun:
+    """Predict the plain run, see `predict_whole_run`."""
+    planned = seen.trace.facts.planned_steps
+    if final is None:
+        return predict_whole_run(seen.trace, planned, None, beside)
+    late_ms = None
+    if tuner.slowdown > 1:
+        late_ms = tuner.slowdown * _early_ms(tuner, seen, final)
+    return predict_whole_run(seen.trace, planned, _plain_ms(final), beside, late_ms=late_ms)
+
+
+def _early_ms(tuner: Tuner, seen: Observation, final: Race) -> float:
+    """Return the ms of a plain step before it becomes slower."""
+    plans = [arm.plan for arm in final.arms.values()]
+    # Where a race waited for that age its steps are slow.
+    return _plain_ms(final) / (tuner.slowdown if tuner.age_for(seen, plans) else 1.0)
 
 
 def _is_one_stretch(seen: Trace, own: Trace, planned_steps: int, *, fills: bool) -> bool:

@@ -16,6 +16,9 @@ def continued_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces 
     kept = tuner.kept
     if not kept.finalists or not kept.had_as_much(tuner.budget.seconds):
         return None
+    if tuner.is_late_live and any(map(tuner.acts_late, kept.finalists)):
+        # Of these steps are needed, which only a process that lives can give.
+        return None
     alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
     note_alone(tuner, alone)
     rest = [candidate for candidate in candidates if candidate.plan() in kept.rest]

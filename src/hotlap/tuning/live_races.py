@@ -7,6 +7,7 @@ from math import inf
 from hotlap.errors import HotlapError
 from hotlap.lab.decisions import PLAIN, Combination, Decision
 from hotlap.lab.duel import Duel, can_race, seconds_to_decide
+from hotlap.lab.late_steps import LateSteps
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
@@ -62,6 +63,8 @@ class LiveRaces:
     """What each that was switched gave alone."""
     floor: float = WORTH
     """How far the plain script was from itself, or the least gain that is decided on."""
+    late_steps: Mapping[Plan, LateSteps] = field(default_factory=dict)
+    """Steps of finalists that act late, where fresh processes have no time to get so old."""
 
 
 def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) -> LiveRaces | None:
@@ -150,6 +153,7 @@ class _Races:
         self._faster: set[Combination] = set()
         """What was decided to be faster than the plain script, or than one of these."""
         self._known: dict[Candidate, Decision] = {}
+        self._on: dict[Plan, Combination] = {}
         for number, candidate in enumerate(live):
             decision = tuner.kept.decisions.get(candidate.plan())
             if decision is not None:
@@ -170,7 +174,23 @@ class _Races:
         fastest = _find_best(faster)
         finalists = finalists or self._plans([d for d in faster if d.on == fastest])
         self._tuner.floor = self._floor
-        return LiveRaces(finalists, rest, alone, self._floor)
+        late_steps = self._keep_late(finalists) if self._tuner.is_late_live else {}
+        return LiveRaces(finalists, rest, alone, self._floor, late_steps)
+
+    def _keep_late(self, finalists: dict[Plan, Ratio]) -> dict[Plan, LateSteps]:
+        """Keep steps of the finalists that act late; one of which none are kept is none."""
+        found = {}
+        for number, plan in enumerate(list(filter(self._tuner.acts_late, finalists))):
+            folder = self._tuner.lab.exchange / f"late-{number}"
+            kept = self._duel.keep(self._on[plan], folder)
+            if kept.are_whole:
+                found[plan] = kept
+                continue
+            del finalists[plan]
+            late = [c for c in self._live if self._tuner.known[c.technique].acts_late]
+            why = f"its steps in the watched process could not be kept: {kept.problem}"
+            self._tuner.notes.note_untried(late, why)
+        return found
 
     def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
         """Return what is faster of them, with what it gains."""
@@ -181,7 +201,9 @@ class _Races:
         }
 
     def _plan(self, on: Combination) -> Plan:
-        return combine([self._live[number] for number in on])
+        plan = combine([self._live[number] for number in on])
+        self._on[plan] = on
+        return plan
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         """Race each alone, as many at once as can be decided; the last ones may not be reached."""

@@ -71,6 +71,7 @@ def prove(
         fill_ahead=tuner.time_plan.fill_ahead,
         # Races have held more than two at a time, unless a device has no memory for that.
         at_once=tuner.time_plan.processes is None or tuner.time_plan.processes >= 2,
+        late=tuner.late_steps,
     )
     rungs: list[ProvenPlan] = []
     for tier in _fastest_tier_first(tuner, final, names):

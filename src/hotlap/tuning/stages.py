@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from hotlap.lab.observing import Observation, watch
 from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
-from hotlap.lab.turn_lengths import late_age
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Numerics, Technique, registry
@@ -28,13 +28,14 @@ from hotlap.tuning.continuing import (
 )
 from hotlap.tuning.hints import Hint, put_first
 from hotlap.tuning.kept_tunings import KeptTuning
+from hotlap.tuning.late import place_late_ones, slowdown, without_late_ones
 from hotlap.tuning.live_races import race_live
 from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
-from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
+from hotlap.tuning.time_plan import LEAST_HORIZON, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
 from hotlap.tuning.whole_run_savings import savings
 
@@ -180,7 +181,7 @@ def _tune(tuner: Tuner) -> Tuning:
     candidates, hinted, tuner.unhinted = put_first(
         candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
     )
-    first, candidates = candidates[:hinted], _without_late_ones(tuner, seen, candidates)
+    first, candidates = candidates[:hinted], place_late_ones(tuner, seen, candidates)
     hinted = sum(candidate in candidates for candidate in first)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     try:
@@ -190,6 +191,11 @@ def _tune(tuner: Tuner) -> Tuning:
             seen.trial.kill()
     if live is not None:
         keep_races(tuner, live)
+        tuner.late_steps = live.late_steps
+        tuner.slowdown = slowdown(tuner, live)
+        live = replace(live, rest=without_late_ones(tuner, seen, live.rest))
+    else:
+        candidates = without_late_ones(tuner, seen, candidates)
     finalists = list(live.finalists) if live is not None else []
     raced = finalists or [candidate.plan() for candidate in candidates]
     tuner.time_plan = plan_time(
@@ -217,25 +223,6 @@ def _tune(tuner: Tuner) -> Tuning:
         final, before = _later_races(tuner, seen, candidates, first)
         rungs = prove(tuner, final, before, savings(tuner, seen, final)) if final else []
     return conclude(tuner, seen, final or first, rungs)
-
-
-def _without_late_ones(
-    tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]
-) -> list[Candidate]:
-    """Return the candidates without those that act late, if there is no time to get there."""
-    late = [c for c in candidates if tuner.known[c.technique].acts_late]
-    age = late_age(len(seen.trace.steps))
-    if late and tuner.most_steps is not None and tuner.most_steps < age + LEAST_HORIZON:
-        why = f"it shows after {age} steps only: use --steps {age + LEAST_HORIZON} or more"
-        tuner.notes.note_untried(late, why)
-        return [candidate for candidate in candidates if candidate not in late]
-    if not late or has_time_for_age(seen.trace, tuner.budget, age):
-        return list(candidates)
-    option = tuner.budget.ask(2 * tuner.budget.seconds)
-    tuner.notes.note_untried(
-        late, f"it shows after {age} steps only, and the budget is too short: use {option}"
-    )
-    return [candidate for candidate in candidates if candidate not in late]
 
 
 def _first_races(

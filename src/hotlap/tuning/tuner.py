@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotlap.lab.late_steps import LateSteps
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio, is_gain
 from hotlap.lab.subject import plain
@@ -56,6 +57,13 @@ class Tuner:
     """Steps that are watched, and that a proof follows, at most."""
     memory: int | None = None
     """Bytes that a plan may hold at once, None for any number."""
+    is_late_live: bool = False
+    """True where fresh processes have no time to get to the age at which what acts late shows: it
+    is raced, and its steps are kept, in the watched process."""
+    late_steps: Mapping[Plan, LateSteps] = field(default_factory=dict)
+    """What was kept of such plans, for their proofs."""
+    slowdown: float = 1.0
+    """How many times as long as an early step of the plain run a late one is known to take."""
     plain_peak_bytes: int | None = None
     """Most bytes that the plain run held at once in races."""
     compiling_s: dict[Plan, float] = field(default_factory=dict)
@@ -77,10 +85,14 @@ class Tuner:
         """True if a technique of the plan keeps the whole data set in memory."""
         return any(self.known[name].memory.keeps_dataset for name in plan.techniques)
 
+    def acts_late(self, plan: Plan) -> bool:
+        """True if a technique of the plan does nothing in the first steps of a run."""
+        return any(self.known[name].acts_late for name in plan.techniques)
+
     def age_for(self, seen: Observation, plans: Iterable[Plan]) -> int:
-        """Return the steps before which one of the plans does not show, 0 if all do at once."""
-        names = {name for plan in plans for name in plan.techniques}
-        is_late = any(self.known[name].acts_late for name in names)
+        """Return the steps that a fresh process takes before one of the plans shows, 0 if all do
+        at once, or are judged in the watched process."""
+        is_late = not self.is_late_live and any(map(self.acts_late, plans))
         return late_age(len(seen.trace.steps)) if is_late else 0
 
     @property

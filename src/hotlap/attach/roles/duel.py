@@ -6,6 +6,7 @@ A process in the role `observe` can go on as one, once it has been watched.
 from typing import Any
 
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.roles.keep_steps import KeepSteps
 from hotlap.attach.roles.loop_ends import LoopEnds
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
@@ -19,14 +20,24 @@ class Duel(Part):
         session: what it is a part of. Its option `started` is when the process was started.
         live: the techniques; a turn names those that are on by their numbers.
         age: steps before the gate.
+        watch: what has watched the process before; without it no whole steps can be kept.
     """
 
-    def __init__(self, session: Session, live: LiveTechniques, age: int) -> None:
+    def __init__(
+        self, session: Session, live: LiveTechniques, age: int, watch: Watch | None = None
+    ) -> None:
         started = session.config.options["started"]
-        self._live = live
-        self._turns = Turns(session.channel, started, live.proofs, session.stop, begin=self._begin)
+        self._session, self._live, self._watch = session, live, watch
+        keep = None if watch is None else self._keep
+        self._turns = Turns(
+            session.channel, started, live.proofs, session.stop, begin=self._begin, keep=keep
+        )
         self._ends = LoopEnds()
         self._left = age
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        if self._watch is not None:
+            self._watch.place_iterator(loader, iterator)
 
     def step_done(self, optimizer: Any) -> None:
         if not self._ends.ends(optimizer):
@@ -42,6 +53,17 @@ class Duel(Part):
 
     def _begin(self, message: dict[str, Any]) -> None:
         self._live.use(message["on"])
+
+    def _keep(self, message: dict[str, Any]) -> None:
+        """Take steps under the plan that is told, and keep some of them whole."""
+        assert self._watch is not None
+        self._begin(message)
+        self._session.play(KeepSteps(self._watch, message, self._end_keeping))
+
+    def _end_keeping(self, **found: Any) -> None:
+        self._session.play(self)
+        self._session.channel.send("kept", **found)
+        self._turns.wait()
 
 
 def go_on_as_duel(session: Session, watch: Watch) -> None:
@@ -66,4 +88,4 @@ def go_on_as_duel(session: Session, watch: Watch) -> None:
         live.iterator_made(loader, iterator)
     for root in watch.roots:
         live.root_found(root)
-    session.go_on(live, Duel(session, live, message["age"]))
+    session.go_on(live, Duel(session, live, message["age"], watch))

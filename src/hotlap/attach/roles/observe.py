@@ -156,13 +156,17 @@ class Watch(Part):
         }
         return super().hears(name) and wanted.get(name, True)
 
-    def iterator_made(self, loader: Any, iterator: Any) -> None:
+    def place_iterator(self, loader: Any, iterator: Any) -> WatchedLoader:
+        """Let `is_training` know an iterator; return the loader that it belongs to."""
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
-        known.begin(self.steps, loader)
+        iterator._hotlap_loader = known
+        return known
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        self.place_iterator(loader, iterator).begin(self.steps, loader)
         self.recorder.look_soon()
         if self.wants_events:
             self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
-        iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
 

@@ -1,0 +1,62 @@
+"""Part `KeepSteps`: keeps whole steps of a process whose techniques are switched live."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.attach.roles.loop_ends import LoopEnds
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.sampling import StepSampler
+from hotlap.attach.roles.session import Part
+from hotlap.trial.hyperparameters import group_hyperparameters
+
+
+class KeepSteps(Part):
+    """Keeps steps for the role `reference`, which finds their hyperparameters beside them.
+
+    Args:
+        watch: has watched the process, and knows modules and loaders.
+        options: those of `StepSampler`, and `after`, the steps that were taken before.
+        then: called with `rows`, what was kept, the `reason` where something was not, and `taken`,
+            the steps that it took, once the last of them is over.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        options: dict[str, Any],
+        then: Callable[..., None],
+    ) -> None:
+        self._watch, self._then = watch, then
+        self._sampler = StepSampler(options)
+        self._last = max(options["samples"])
+        self._ends = LoopEnds()
+        self._after = self._steps = options["after"]
+        self._hyperparameters: list[Any] = []
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        self._watch.place_iterator(loader, iterator)
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        if batch is not None and self._watch.is_training(iterator):
+            self._sampler.batch(self._steps, batch, self._watch.roots)
+        return batch
+
+    def step_begins(self, optimizer: Any) -> None:
+        self._sampler.step_begins(self._steps)
+        self._hyperparameters.append(group_hyperparameters(optimizer))
+        self._sampler.before_update(optimizer, len(self._hyperparameters) - 1)
+
+    def step_ends(self, optimizer: Any) -> None:
+        self._sampler.after_update(optimizer)
+
+    def step_done(self, optimizer: Any) -> None:
+        self._steps += self._ends.ends(optimizer)
+        if self._steps <= self._last + 1:
+            return
+        # A step ends before the next one's batch: another optimizer may belong to it.
+        self._sampler.finish()
+        rows = [
+            {**row, "hyperparameters": [self._hyperparameters[at] for at in row["updates"]]}
+            for row in self._sampler.written
+        ]
+        self._then(rows=rows, reason=self._sampler.reason, taken=self._steps - self._after)

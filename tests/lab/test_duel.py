@@ -136,6 +136,45 @@ def test_what_is_undecided_costs_little_once_something_is_faster(
     assert rounds(0.0) >= 8
 
 
+@pytest.mark.parametrize(
+    ("waited", "taken", "kept"),
+    [
+        # What is disturbed is taken again, twice at most, and the least disturbed one counts.
+        ([0.0], 1, 1.0),
+        ([0.6, 0.0], 2, 2.0),
+        ([0.6, 0.2, 0.9], 3, 2.0),
+    ],
+)
+def test_a_turn_in_which_others_had_the_cores_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch, waited: list[float], taken: int, kept: float
+) -> None:
+    duel = Duel(cast("Any", None), [Plan({"idle": {}})], step_ms=4.0)
+    given = iter(enumerate([*waited, None], 1))
+
+    def take(on: Any) -> Turn | None:
+        del on
+        ms, share = next(given)
+        return None if share is None else Turn(float(ms), float(ms), share)
+
+    monkeypatch.setattr(duel._turns, "_take_once", take)
+    turn = duel._turns.take(())
+    assert turn is not None and turn.median_ms == kept
+    assert next(given)[0] == taken + 1
+
+
+def test_where_most_turns_are_disturbed_they_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    duel = Duel(cast("Any", None), [Plan({"idle": {}})], step_ms=4.0)
+    turns = count_up()
+    monkeypatch.setattr(duel._turns, "_take_once", lambda _: Turn(float(next(turns)), 1.0, 0.9))
+    for _ in range(14):
+        duel._turns.take(())
+    before = next(turns)
+    duel._turns.take(())
+    assert next(turns) == before + 2
+
+
 def test_a_base_that_differs_from_itself_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     duel, race = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
     assert race.decisions[0].state == "faster"

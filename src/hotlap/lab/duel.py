@@ -7,6 +7,7 @@ none. Only times are taken from a duel; what it trains is a mixture.
 
 import random
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
@@ -29,6 +30,11 @@ _READY_S = 180.0
 _SLOW = 20.0
 _SLOW_S = 30.0
 """What a turn may take beside its steps: evaluation at an epoch's end, a checkpoint, compiling."""
+_DISTURBED = 0.05
+"""From which share of a turn on, in which its threads had no core, it is taken again."""
+_AGAIN = 2
+_RECENT, _USUAL = 20, 0.7
+"""Turns of which that share must be disturbed to be taken as they are: others are rare there."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Turn:
 
     median_ms: float
     mean_ms: float
+    waited: float = 0.0
+    """How long its threads had no core, as a share of the turn; above 1 where several had none."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +269,8 @@ class _Turns:
         self.taken = taken
         """Steps that the script has taken."""
         self._step_ms, self._planned = step_ms, planned
+        self._disturbed: deque[bool] = deque(maxlen=_RECENT)
+        """Of the last turns, taken once: whether other processes had the cores."""
         self._settle = settling_steps(step_ms, settle)
         self.steps = steps_of_turn(step_ms)
 
@@ -274,7 +284,23 @@ class _Turns:
         self.steps *= 2
 
     def take(self, on: Combination) -> Turn | None:
-        """Return what a step took with these techniques, None if the script has ended."""
+        """Return what a step took with these techniques, None if the script has ended.
+
+        A turn in which other processes had the cores is taken again, unless most of them are so.
+        """
+        best = self._take_once(on)
+        if best is None:
+            return None
+        again = 0 if sum(self._disturbed) >= _USUAL * _RECENT else _AGAIN
+        self._disturbed.append(best.waited > _DISTURBED)
+        while again and best.waited > _DISTURBED:
+            turn, again = self._take_once(on), again - 1
+            if turn is None:
+                return None
+            best = min(best, turn, key=lambda each: each.waited)
+        return best
+
+    def _take_once(self, on: Combination) -> Turn | None:
         assert self.trial is not None
         count = self.steps + self._settle
         self.trial.send("turn", steps=count, skip=self._settle, on=list(on))
@@ -287,7 +313,8 @@ class _Turns:
             self.has_ended = error.reason == "ended_early"
             return None
         self.taken += count
-        return Turn(message["median_ms"], message["ms"] / self.steps)
+        waited = message["waited_ms"] / message["whole_ms"]
+        return Turn(message["median_ms"], message["ms"] / self.steps, waited)
 
 
 class _Found:

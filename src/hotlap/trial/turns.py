@@ -10,6 +10,7 @@ import torch
 
 from hotlap.device import process_settings
 from hotlap.host.memory import resident_bytes
+from hotlap.host.run_queue import seconds_waited
 from hotlap.trial.channel import Channel
 
 _TURN_MS = 60.0
@@ -77,6 +78,7 @@ class Turns:
             median_ms=clock.median_ms,
             steps=clock.counted,
             whole_ms=clock.whole_ms,
+            waited_ms=clock.waited_ms,
             techniques=self._proofs(),
             peak_bytes=_peak_bytes(),
         )
@@ -107,6 +109,11 @@ class TurnClock:
         """Of one of them; the mean where steps are queued on a device."""
         self.whole_ms = 0.0
         """Of all steps of the turn."""
+        self.waited_ms = 0.0
+        """That threads of this process were ready to run in the turn and had no core, together; 0
+        where that is not known."""
+        self._waited_s: float | None = None
+        """The same since the process began, when the turn began."""
         self._left = 0
         self._skip = 0
         self._turn_began = 0
@@ -120,6 +127,7 @@ class TurnClock:
         self._left, self._skip, self.counted = steps, skip, steps - skip
         self._ends.clear()
         self._is_queued = _is_queued()
+        self._waited_s = seconds_waited()
         self._turn_began = self._count_began = time.perf_counter_ns()
 
     def step_done(self) -> bool:
@@ -138,8 +146,11 @@ class TurnClock:
         _synchronize()
         now = time.perf_counter_ns()
         self.ms, self.whole_ms = (now - self._count_began) / 1e6, (now - self._turn_began) / 1e6
+        waited_s = seconds_waited()
+        if waited_s is not None and self._waited_s is not None:
+            # Threads that have ended meanwhile take theirs with them.
+            self.waited_ms = max(0.0, waited_s - self._waited_s) * 1e3
         each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
-
         # The host runs ahead of a device, and waiting in every step would slow it down.
         self.median_ms = self.ms / self.counted if self._is_queued else median(each)
         return True

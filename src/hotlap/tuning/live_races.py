@@ -14,6 +14,15 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics
 from hotlap.trial.evidence import WORTH
 from hotlap.tuning.candidates import Candidate, combine, excludes
+from hotlap.tuning.live_decisions import (
+    all_that_look_faster,
+    as_fast_without,
+    find_best,
+    is_clear,
+    is_hope,
+    is_open,
+    variants,
+)
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.time_plan import seconds_after_races
 from hotlap.tuning.tuner import Tuner
@@ -43,12 +52,6 @@ _AGE = 5
 _READY_SHARE = 0.3
 _HARMFUL = 0.93
 """What is slower than that alone is not tried in combination."""
-_LIKELY, _LIKELY_GAIN = 20.0, 1.02
-"""Odds, and a ratio, from which on a technique is combined though its gain is not decided."""
-_FEW = 10
-"""Rounds below which an interval is only the range of what was seen."""
-_OPEN = 1.05
-"""An interval that reaches so far rules no gain out."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +167,14 @@ class _Races:
         note_alone(self._tuner, alone)
         # First what only a fresh process can tell: there, what varies is told no better.
         rest = [c for c in candidates if c not in alone]
-        rest += [c for c, decision in alone.items() if _is_open(decision)]
+        rest += [c for c, decision in alone.items() if is_open(decision)]
         chosen = self._combine(alone)
         faster = [d for d in alone.values() if d.state == "faster"]
         if any(decision.on == chosen for decision in faster):
             finalists = self._plans([d for d in faster if d.on == chosen])
         else:
             finalists = self._against_plain(chosen) if chosen else {}
-        fastest = _find_best(faster)
+        fastest = find_best(faster)
         finalists = finalists or self._plans([d for d in faster if d.on == fastest])
         self._tuner.floor = self._floor
         late_steps = self._keep_late(finalists) if self._tuner.is_late_live else {}
@@ -229,7 +232,7 @@ class _Races:
         """Give more turns to what looks faster, while nothing is known to be: steps may vary."""
         most_s = min(_LONGER * self._seconds, self._spare_s)
         while self._spent_s < most_s and not self._is_over:
-            hopes = [each for each in alone.items() if _is_hope(each[1])]
+            hopes = [each for each in alone.items() if is_hope(each[1])]
             if not hopes or any(decision.state == "faster" for decision in alone.values()):
                 break
             hopes = sorted(hopes, key=lambda each: -each[1].odds)[:_MOST_HOPES]
@@ -244,8 +247,14 @@ class _Races:
         return alone
 
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
-        """Return the fastest combination, greedily; nothing if nothing gains alone."""
-        chosen = _find_best(list(alone.values()))
+        """Return the fastest combination, greedily; nothing if nothing gains alone.
+
+        All that look faster alone are tried together first, which is sooner than one by one.
+        """
+        chosen = find_best(list(alone.values()))
+        together = all_that_look_faster(chosen, list(alone.values()), self._excludes)
+        decided = {decision.on for decision in alone.values() if decision.state == "faster"}
+        unsure = {number for number in together if (number,) not in decided}
         self._note_faster(list(alone.values()), PLAIN)
         usable = [
             decision.on[0]
@@ -258,7 +267,11 @@ class _Races:
         usable += [n for n, candidate in enumerate(self._live) if candidate not in alone]
         left_s = self._seconds - self._spent_s
         while chosen and left_s > 0 and not self._is_over:
-            arms = self._variants(chosen, usable)[: max(_FEWEST_VARIANTS, self._at_once)]
+            is_first, arms = bool(together), [together]
+            if not together:
+                arms = variants(chosen, usable, self._excludes)
+                arms = arms[: max(_FEWEST_VARIANTS, self._at_once)]
+            together = ()
             if not arms:
                 break
             # The plain script takes turns, too: what is chosen must be faster than that.
@@ -272,7 +285,9 @@ class _Races:
             self._is_over = race.is_over
             self._spent_s += race.seconds
             left_s -= race.seconds
-            better = _find_best(race.decisions)
+            better = find_best(race.decisions) or as_fast_without(unsure, race.decisions, chosen)
+            if not better and is_first:
+                continue
             if not better:
                 break
             self._note_faster(race.decisions, chosen)
@@ -282,17 +297,6 @@ class _Races:
     def _note_faster(self, decisions: Sequence[Decision], base: Combination) -> None:
         if base == PLAIN or base in self._faster:
             self._faster |= {each.on for each in decisions if each.state == "faster"}
-
-    def _variants(self, chosen: Combination, usable: Sequence[int]) -> list[Combination]:
-        """Return `chosen` with each other technique, added or in the place of what it excludes."""
-        found = []
-        for other in usable:
-            if other not in chosen:
-                kept = [number for number in chosen if not self._excludes(number, other)]
-                found.append(tuple(sorted((*kept, other))))
-        if len(chosen) > 1:
-            found += [tuple(each for each in chosen if each != out) for out in chosen]
-        return [each for each in dict.fromkeys(found) if len(each) > 1 or len(chosen) > 1]
 
     def _excludes(self, number: int, other: int) -> bool:
         one, another = self._live[number], self._live[other]
@@ -304,7 +308,7 @@ class _Races:
         arms = [chosen, *([exact] if exact and exact != chosen else [])]
         known = [self._duel.against(on, PLAIN) for on in arms]
         most_s = min(_MOST_SHARE / _SHARE * self._seconds, self._spare_s)
-        while not _is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
+        while not is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
             race = self._duel.race(arms, seconds=_FINAL_S, least_rounds=_ENOUGH_ROUNDS)
             self._spent_s += race.seconds
             # A script has only so many steps.
@@ -334,43 +338,3 @@ def note_alone(tuner: Tuner, alone: Mapping[Candidate, Decision]) -> None:
             tuner.trials.append(
                 TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why, decision.by_means)
             )
-
-
-def _find_best(decisions: Sequence[Decision]) -> Combination:
-    """Return what is fastest of what is faster, or looks so; nothing if nothing is.
-
-    What only looks so may be the faster of two, one of which was decided sooner; nothing is claimed
-    before it is decided against the plain script.
-    """
-    faster = [each for each in decisions if each.state == "faster" or _looks_faster(each)]
-    best = max(faster, key=lambda each: each.ratio.median if each.ratio else 0.0, default=None)
-    return best.on if best is not None else ()
-
-
-def _is_clear(decision: Decision) -> bool:
-    """True if it is decided, with an interval that is more than the range of what was seen."""
-    is_decided = decision.state in ("faster", "not_faster")
-    return is_decided and decision.ratio is not None and decision.ratio.pairs >= _FEW
-
-
-def _looks_faster(decision: Decision) -> bool:
-    ratio = decision.ratio
-    if decision.state != "undecided" or ratio is None:
-        return False
-    is_likely = decision.odds >= _LIKELY and ratio.median > _LIKELY_GAIN
-    return is_likely or ratio.low > 1 + WORTH
-
-
-def _is_hope(decision: Decision) -> bool:
-    """True if more turns may show that it is faster."""
-    if decision.state != "undecided" or decision.why or decision.ratio is None:
-        return False
-    return decision.odds > 1 and decision.ratio.median > _LIKELY_GAIN
-
-
-def _is_open(decision: Decision) -> bool:
-    """True if turns in one process say too little of it."""
-    if decision.state != "undecided":
-        return False
-    ratio = decision.ratio
-    return ratio is None or ratio.pairs < _FEW or ratio.high > _OPEN

@@ -7,7 +7,7 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.lab.duel import Duel
-from hotlap.lab.late_steps import KEPT, LateSteps, judge_late, split_late
+from hotlap.lab.late_steps import LateSteps, draw_late_steps, judge_late, split_late
 from hotlap.lab.observing import watch
 from hotlap.lab.proving import Prover
 from hotlap.lab.sampled_steps import SampledSteps
@@ -43,7 +43,7 @@ def test_late_steps_tell_what_learns_the_same_from_what_does_not(
             assert race.rounds
         assert fused.are_whole and lengthened.are_whole
         assert fused.after == taken + 3
-        assert [row["step"] for row in fused.rows] == [taken + 3 + step for step in KEPT]
+        assert [row["step"] for row in fused.rows[:2]] == [fused.after, fused.after + 1]
         assert lengthened.rows[0]["step"] > fused.rows[-1]["step"]
         both = repeat_steps(
             lab,
@@ -60,7 +60,7 @@ def test_late_steps_tell_what_learns_the_same_from_what_does_not(
         proven = prover.prove(LENGTHENED)
         assert proven.tier == "changed" and proven.failed == ("late",)
     others, of_fused = split_late(both, fused)
-    assert [len(others.rows), len(of_fused.rows)] == [len(KEPT), len(KEPT)]
+    assert [len(others.rows), len(of_fused.rows)] == [6, 6]
     honest = judge_late(EARLY, fused, of_fused)
     assert honest.tier == "rounding" and honest.checks[-1].name == "late"
     assert honest.not_checked == (
@@ -79,3 +79,11 @@ def test_late_steps_that_are_missing_prove_nothing() -> None:
     # Control: what is changed already stays so.
     changed = replace(EARLY, tier="changed")
     assert judge_late(changed, none, SampledSteps()) is changed
+
+
+def test_late_steps_are_pairs_drawn_anew_behind_the_first() -> None:
+    drawn = [draw_late_steps() for _ in range(200)]
+    assert all(steps[:2] == (0, 1) for steps in drawn) and len(set(drawn)) > 50
+    for steps in drawn:
+        assert steps[1::2] == tuple(first + 1 for first in steps[::2])
+        assert list(steps) == sorted(set(steps))

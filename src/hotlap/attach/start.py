@@ -74,6 +74,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         if watch.wants_events:
             learning = WatchLearning(session, watch.recorder.events)
             watch.learning = learning.facts
+            watch.recorder.at_looks = learning.look
             parts.append(learning)
         return parts
     if session.config.role == "seeds":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
-from hotlap.lab.late_steps import KEPT, LateSteps
+from hotlap.lab.late_steps import LateSteps, draw_late_steps
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.whole_run import seconds_to_read
@@ -198,7 +198,7 @@ class Duel:
         trial, after = self._turns.trial, self._turns.taken
         assert trial is not None
         folder.mkdir(parents=True, exist_ok=True)
-        samples = [after + step for step in KEPT]
+        samples = [after + step for step in draw_late_steps()]
         trial.send("keep", on=list(on), after=after, samples=samples, folder=str(folder))
         try:
             found = trial.message(["kept"], _SLOW_S)

@@ -104,6 +104,8 @@ class Recorder:
         self._step_began = 0.0
         self._began = 0.0
         self._looks_at = 0.0
+        self.at_looks: Callable[[], object] = bool
+        """Called now and then at a step's end."""
 
     def run_on(self, device: str) -> None:
         """Go on with the clock of the device that the model is on: before, nobody touches one."""
@@ -208,6 +210,7 @@ class Recorder:
         self._take_ended()
         if self.is_beginning:
             self.tell_step()
+        self.at_looks()
         self.check_limits(epochs)
 
     def page_means(self) -> tuple[float, float]:

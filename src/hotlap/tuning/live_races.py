@@ -40,7 +40,8 @@ _SLOW_SHARE = 0.4
 decide nothing."""
 _FEWEST_VARIANTS = 4
 _LONGER = 1.5
-"""How many times as long as planned all races together may take, where nothing is decided."""
+"""How many times as long as planned all races together may take, where nothing is decided, or not
+whether all that look faster are so together."""
 _MOST_HOPES = 2
 _ENOUGH_ROUNDS = 12
 _FINAL_S = 3.0
@@ -150,6 +151,7 @@ class _Races:
         self._tuner, self._duel, self._live = tuner, duel, live
         self._at_once, self._needed_s = at_once
         (self._seconds, self._spare_s), self._alone_s = seconds, alone_s
+        self._most_s = min(_LONGER * self._seconds, self._spare_s)
         self._is_over = False
         self._spent_s = 0.0
         self._floor = WORTH
@@ -230,7 +232,7 @@ class _Races:
 
     def _race_longer(self, alone: dict[Candidate, Decision]) -> dict[Candidate, Decision]:
         """Give more turns to what looks faster, while nothing is known to be: steps may vary."""
-        most_s = min(_LONGER * self._seconds, self._spare_s)
+        most_s = self._most_s
         while self._spent_s < most_s and not self._is_over:
             hopes = [each for each in alone.items() if is_hope(each[1])]
             if not hopes or any(decision.state == "faster" for decision in alone.values()):
@@ -265,9 +267,11 @@ class _Races:
         ]
         # For the last ones there was no time alone.
         usable += [n for n, candidate in enumerate(self._live) if candidate not in alone]
-        left_s = self._seconds - self._spent_s
-        while chosen and left_s > 0 and not self._is_over:
+        while chosen and not self._is_over:
             is_first, arms = bool(together), [together]
+            left_s = (self._most_s if is_first else self._seconds) - self._spent_s
+            if left_s <= 0:
+                break
             if not together:
                 arms = variants(chosen, usable, self._excludes)
                 arms = arms[: max(_FEWEST_VARIANTS, self._at_once)]
@@ -284,7 +288,6 @@ class _Races:
             )
             self._is_over = race.is_over
             self._spent_s += race.seconds
-            left_s -= race.seconds
             better = find_best(race.decisions) or as_fast_without(unsure, race.decisions, chosen)
             if not better and is_first:
                 continue

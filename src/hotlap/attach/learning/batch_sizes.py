@@ -78,6 +78,11 @@ class BatchSizes:
         seen.last_rate = float(rate)
         self._steps += 1
 
+    def skip(self, steps: int) -> None:
+        """Count steps that were not listened to, and of which nothing is known."""
+        self._steps += steps
+        self.waiting = 0
+
     def facts(self) -> tuple[BatchSizeFacts, ...]:
         """Return what was seen, nothing of a run whose batches are of another kind."""
         if not self._is_known:

@@ -1,7 +1,7 @@
 """Losses by the line that sends them backward: their autograd graphs, means, evaluation mode."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,12 +122,23 @@ class Losses:
         found = self._places[id(code), instruction] = line, code
         return found
 
-    def facts(self) -> tuple[LossFacts, ...]:
-        """Return what was seen."""
+    @property
+    def has_odd(self) -> bool:
+        """True if a loss was seen, or none so far, of which each one must be counted."""
+        lines = self._lines.values()
+        is_settled = len(self.settled) == len(self._places) > 0
+        return not is_settled or any(line.not_scaled or line.evaluated for line in lines)
+
+    def facts(self, estimate: Callable[[int], int] = int) -> tuple[LossFacts, ...]:
+        """Return what was seen.
+
+        Args:
+            estimate: returns how many backwards there were of those that were counted.
+        """
         return tuple(
             LossFacts(
                 where=where,
-                backwards=line.backwards,
+                backwards=estimate(line.backwards),
                 is_mean=line.looks > 0 and line.means == line.looks,
                 normalized_twice=line.normalized_twice,
                 replaced=line.replaced,

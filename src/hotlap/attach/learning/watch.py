@@ -8,16 +8,17 @@ import torch
 from hotlap import compat
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
+from hotlap.attach.learning.graphs import asks_for_gradient, has_gradients, has_graph
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
-from hotlap.attach.learning.missing_gradients import MissingGradients, tensors_held_by
+from hotlap.attach.learning.missing_gradients import MissingGradients
+from hotlap.attach.learning.naps import Naps
 from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers
 from hotlap.attach.roles.session import Part, Session
-from hotlap.nested import leaves, tensors
 from hotlap.trace import event_kinds, frames
 from hotlap.trace.events import Events
 from hotlap.trace.facts import device_of
@@ -47,6 +48,9 @@ _SAVED = "saved files"
 _SCALERS = "scalers"
 _SCHEDULES = "schedules"
 _WORKERS = "workers"
+_IN_EVERY_STEP = frozenset(
+    ("backward_begins", "forward_begins", "forward_ends", "step_begins", "zeroing_begins")
+)
 _is_autocast_enabled = torch.is_autocast_enabled
 _is_any_autocast_enabled = compat.find_optional("_is_any_autocast_enabled") or (lambda: True)
 
@@ -65,7 +69,9 @@ class _Evaluated:
 class WatchLearning(Part):
     """Looks on; nothing that it does changes a number, or waits for a device.
 
-    A watcher that fails is called no more: the script goes on as if nobody had looked.
+    A watcher that fails is called no more: the script goes on as if nobody had looked. Once the
+    first steps have shown nothing that must be counted exactly, most of the others are slept
+    through: what listens is paid for in every step.
 
     Args:
         session: what it is a part of; counts the steps.
@@ -109,6 +115,7 @@ class WatchLearning(Part):
         """Steps before the newest backward, while gradients are looked at."""
         self._kept = self._looked = 0
         self._scales = False
+        self._naps = Naps()
 
     def facts(self) -> Learning:
         """Return everything that was seen."""
@@ -116,7 +123,7 @@ class WatchLearning(Part):
         seen_by = self._safely.facts
         kept, looked = seen_by(_KEPT, lambda: (self._kept, self._looked)) or (0, 0)
         return Learning(
-            losses=seen_by(_LOSSES, self._losses.facts),
+            losses=seen_by(_LOSSES, lambda: self._losses.facts(self._estimate)),
             evaluations=seen_by(_EVALUATIONS, self._evaluation_facts),
             schedules=seen_by(_SCHEDULES, self._schedules.facts),
             saved=seen_by(_SAVED, lambda: tuple(dict.fromkeys(self._saved))),
@@ -124,7 +131,7 @@ class WatchLearning(Part):
             inputs=seen_by(INPUTS, self._inputs.facts),
             without_gradient=seen_by(_GRADIENTS, lambda: self._missing.facts(self._roots)),
             workers=seen_by(_WORKERS, self._worker_facts),
-            forwards=self._forwards,
+            forwards=self._estimate(self._forwards),
             kept_gradients=kept,
             first_backwards=looked,
             compared_gradients=self._changed.compared,
@@ -135,7 +142,33 @@ class WatchLearning(Part):
             problems=self._safely.problems(),
         )
 
+    def _estimate(self, count: int) -> int:
+        return self._naps.estimate(count, self._session.steps)
+
+    def look(self) -> None:
+        """Fall asleep, or wake: called now and then between two steps."""
+        self._turn_over(self._naps.look(self._session.steps, may_sleep=self._may_sleep()))
+
+    def _may_sleep(self) -> bool:
+        """True if the first steps were looked at, and later ones are only counted."""
+        is_odd = self._has_half or self._is_narrow or self._scales or self._losses.has_odd
+        is_looking = self._changed.is_open or self._inputs.is_open or self._looked < _CHECKS
+        has_one = self._missing.only_optimizer is not None and len(self._missing.seen) == 1
+        return self._forwards >= _FORWARDS and has_one and not is_odd and not is_looking
+
+    def _wake(self) -> None:
+        self._turn_over(self._naps.wake(self._session.steps))
+
+    def _turn_over(self, slept: int | None) -> None:
+        """Listen, or not, from now on; `slept` is what `Naps.look` returns."""
+        if slept is None:
+            return
+        self._batch_sizes.skip(slept)
+        self._session.bind()
+
     def iterator_made(self, loader: Any, iterator: Any) -> None:
+        # A new epoch may be of other batches.
+        self._wake()
         if loader.num_workers >= 2:
             self._safely.call(_WORKERS, self._look_at_workers, loader, iterator)
 
@@ -145,6 +178,8 @@ class WatchLearning(Part):
             self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
 
     def hears(self, name: str) -> bool:
+        if self._naps.is_asleep and name in _IN_EVERY_STEP:
+            return False
         wanted = {
             "batch_ends": bool(self._workers),
             "forward_ends": self._forwards < _FORWARDS or self._has_half,
@@ -211,8 +246,10 @@ class WatchLearning(Part):
             if is_first:
                 self._session.bind()
         if torch.is_grad_enabled():
-            if _has_graph(output):
-                self._undecided = (module, where, _asks_for_gradient(inputs))
+            if has_graph(output):
+                self._undecided = (module, where, asks_for_gradient(inputs))
+                # A backward decides.
+                self._wake()
         else:
             seen = self._count(where)
             seen.modules.add(id(module))
@@ -254,7 +291,7 @@ class WatchLearning(Part):
         optimizer = self._missing.only_optimizer
         if before != self._looked_at and optimizer is not None:
             self._looked += 1
-            self._kept += _has_gradients(optimizer)
+            self._kept += has_gradients(optimizer)
 
     def loss_scaled(self, scaled: Any, given: Any) -> None:
         del given
@@ -315,9 +352,9 @@ class WatchLearning(Part):
         """No backward has followed the newest forward in evaluation mode."""
         undecided, self._undecided = self._undecided, None
         if undecided is not None:
-            _, where, asks_for_gradient = undecided
+            _, where, is_asked_for = undecided
             # `torch.autograd.grad` may follow, as where forces are the gradient of an energy.
-            if not asks_for_gradient:
+            if not is_asked_for:
                 self._count(where).with_gradients += 1
 
     def _count(self, where: str) -> _Evaluated:
@@ -350,33 +387,3 @@ def _kind_of(root: Any) -> str:
     # It raises where there is none: here, and not in each forward.
     _is_autocast_enabled(kind)
     return kind
-
-
-def _has_graph(output: Any) -> bool:
-    if isinstance(output, torch.Tensor):
-        return output.requires_grad
-    if isinstance(output, dict):
-        return any(map(_has_graph, output.values()))
-    return isinstance(output, list | tuple) and any(map(_has_graph, output))
-
-
-def _asks_for_gradient(inputs: Any) -> bool:
-    """Return whether a model is given a tensor that requires a gradient."""
-    return any(map(_requires_gradient, leaves(inputs)))
-
-
-def _requires_gradient(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.requires_grad
-    # Libraries give batches, of graphs for one, as objects of their own.
-    held = {} if isinstance(leaf, torch.nn.Module) else getattr(leaf, "__dict__", {})
-    return any(tensor.requires_grad for tensor in tensors(held))
-
-
-def _has_gradients(optimizer: Any) -> bool:
-    """Return whether the first gradient that is there has numbers other than 0."""
-    for parameter in tensors_held_by(optimizer):
-        gradient = parameter.grad
-        if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
-            return bool((gradient != 0).any())
-    return False

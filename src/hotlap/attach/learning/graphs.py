@@ -1,0 +1,39 @@
+"""Whether outputs have a graph, inputs ask for a gradient, and optimizers hold gradients."""
+
+from typing import Any
+
+import torch
+
+from hotlap.attach.learning.missing_gradients import tensors_held_by
+from hotlap.nested import leaves, tensors
+
+
+def has_graph(output: Any) -> bool:
+    """Return whether a backward may follow what a module returned."""
+    if isinstance(output, torch.Tensor):
+        return output.requires_grad
+    if isinstance(output, dict):
+        return any(map(has_graph, output.values()))
+    return isinstance(output, list | tuple) and any(map(has_graph, output))
+
+
+def asks_for_gradient(inputs: Any) -> bool:
+    """Return whether a model is given a tensor that requires a gradient."""
+    return any(map(_requires_gradient, leaves(inputs)))
+
+
+def _requires_gradient(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.requires_grad
+    # Libraries give batches, of graphs for one, as objects of their own.
+    held = {} if isinstance(leaf, torch.nn.Module) else getattr(leaf, "__dict__", {})
+    return any(tensor.requires_grad for tensor in tensors(held))
+
+
+def has_gradients(optimizer: Any) -> bool:
+    """Return whether the first gradient that is there has numbers other than 0."""
+    for parameter in tensors_held_by(optimizer):
+        gradient = parameter.grad
+        if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
+            return bool((gradient != 0).any())
+    return False

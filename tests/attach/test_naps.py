@@ -1,0 +1,88 @@
+"""Once the first steps were looked at, most steps of a watched script are not listened to."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.attach.entry import Script
+from hotlap.attach.learning.naps import Naps
+from hotlap.attach.learning.watch import WatchLearning
+from hotlap.diagnosis.causes import watch
+from hotlap.lab.trial import Lab
+from hotlap.rules import registry
+from hotlap.trace.events import Events
+from hotlap.trace.schema import Trace
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(1600, 8), torch.randint(0, 2, (1600,)))
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def train(batch_size, epochs):
+    for _ in range(epochs):
+        for x, y in DataLoader(data, batch_size, shuffle=True):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+train(8, 10)
+"""
+
+
+def watched(folder: Path, more: str) -> Trace:
+    (folder / "script.py").write_text(SCRIPT + more)
+    with Lab(Script(path="script.py", cwd=str(folder), python=sys.executable)) as lab:
+        return watch(lab, seconds=60.0, epochs=10**6).trace
+
+
+def test_it_sleeps_through_three_of_four_stretches() -> None:
+    naps, asleep = Naps(), []
+    for look in range(1, 9):
+        naps.look(10 * look, may_sleep=True)
+        asleep.append(naps.is_asleep)
+    assert asleep == [True, True, True, False] * 2
+    # Of 80 steps, 60 were slept through from step 10 to 40 and from 50 to 80.
+    assert naps.estimate(20, 80) == 80
+    assert naps.look(90, may_sleep=False) is None and not naps.is_asleep
+    assert naps.look(100, may_sleep=True) == 0 and naps.estimate(40, 140) == 140
+    assert naps.wake(150) == 50 and naps.wake(150) is None
+
+
+def test_counts_are_those_of_all_steps(tmp_path: Path) -> None:
+    learning = watched(tmp_path, "").learning
+    assert learning.forwards == pytest.approx(2000, rel=0.02)
+    (loss,) = learning.losses
+    assert loss.backwards == learning.forwards and loss.is_mean
+    (size,) = learning.batch_sizes
+    assert (size.samples, size.first_step) == (8, 0)
+    # Control: it did sleep.
+    assert size.steps < 1900
+
+
+def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:
+    session: Any = SimpleNamespace(steps=500, bind=bool)
+    learning = WatchLearning(session, Events())
+    model = torch.nn.Linear(2, 2).eval()
+    for is_decided, output in ((True, torch.ones(2)), (False, model(torch.ones(2)))):
+        learning._naps.look(session.steps, may_sleep=True)
+        assert not learning.hears("backward_begins")
+        learning.evaluation_forward_ends(model, (), {}, output)
+        # What has no graph is an evaluation, and it sleeps on.
+        assert learning.hears("backward_begins") is not is_decided
+
+
+def test_what_begins_while_it_sleeps_is_found(tmp_path: Path) -> None:
+    trace = watched(tmp_path, "train(32, 20)\nmodel.eval()\ntrain(32, 2)\n")
+    (grown,) = registry()["grown_batch"].nominate(trace)
+    assert "from 8 to 32 at step 2001" in grown.evidence
+    (loss,) = trace.learning.losses
+    assert loss.in_evaluation_mode == 100
+    assert registry()["trained_in_evaluation_mode"].nominate(trace)

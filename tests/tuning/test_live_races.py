@@ -297,10 +297,20 @@ def test_what_only_looks_faster_gets_more_turns_and_these_count_together(
 
     def undecided(self: Any, arms: Any, **options: Any) -> Race:
         made = race(self, arms, **options)
-        rows = [replace(d, state="undecided", odds=9.0) for d in made.decisions]
+        rows = [
+            replace(d, state="undecided", odds=9.0, ratio=replace(d.ratio, low=low))
+            for d in made.decisions
+            if d.ratio is not None
+        ]
         return replace(made, decisions=tuple(rows))
 
     monkeypatch.setattr(process, "race", undecided)
+    # What surely looks faster is combined at once, and decided on the way.
+    low = 1.1
+    assert list(found().finalists) == [RESIDENT.plan()]
+    assert process.raced_by_all[1] != [(0,)]
+    process.raced_by_all.clear()
+    low = 0.99
     tuner = faked.tuner()
     races = found(tuner)
     assert list(races.finalists) == [RESIDENT.plan()]

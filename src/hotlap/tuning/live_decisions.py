@@ -99,6 +99,7 @@ def as_fast_without(
         and {*chosen} - {*decision.on} <= {*unsure}
         and decision.ratio is not None
         and decision.ratio.median > 1 - WORTH
+        and decision.ratio.pairs >= _FEW
     }
     return max(simpler, key=lambda on: simpler[on], default=())
 

@@ -231,11 +231,11 @@ class _Races:
         return found
 
     def _race_longer(self, alone: dict[Candidate, Decision]) -> dict[Candidate, Decision]:
-        """Give more turns to what looks faster, while nothing is known to be: steps may vary."""
+        """Give more turns to what may be faster, while nothing surely looks so: steps may vary."""
         most_s = self._most_s
         while self._spent_s < most_s and not self._is_over:
             hopes = [each for each in alone.items() if is_hope(each[1])]
-            if not hopes or any(decision.state == "faster" for decision in alone.values()):
+            if not hopes or find_best(list(alone.values())):
                 break
             hopes = sorted(hopes, key=lambda each: -each[1].odds)[:_MOST_HOPES]
             arms = [decision.on for _, decision in hopes]

@@ -11,7 +11,8 @@ When it hurts  no such case is known. It gains nothing where there are no such n
 Numerics       rounding: what is smaller than 1.2e-38 becomes 0. It shows late in a run, so it is
                raced and proven at the age at which the watched run held such numbers, or in that
                run's process.
-Measured       benchmarks/results/2026-11-23_denormals_amd-epyc.md; not yet on an Intel CPU
+Measured       benchmarks/results/2026-11-23_denormals_amd-epyc.md;
+               benchmarks/results/2026-11-27_minute-again_intel-xeon-2-cores.md
 Source         PyTorch documentation, torch.set_flush_denormal; Intel 64 manual, MXCSR (FTZ, DAZ).
 """
 

@@ -107,7 +107,9 @@ def alone(flush: Decision) -> LiveRaces:
 def test_a_late_step_is_slower_by_what_acts_late_gives_back() -> None:
     tuner, ratio = faked.tuner(), Ratio(1.25, 1.2, 1.3, 12)
     assert slowdown(tuner, alone(Decision((1,), "faster", ratio))) == 1.25
-    assert slowdown(tuner, alone(Decision((1,), "undecided", ratio))) == 1.0
+    wide = Ratio(1.25, 0.9, 1.6, 12)
+    assert slowdown(tuner, alone(Decision((1,), "undecided", wide, odds=30.0))) == 1.25
+    assert slowdown(tuner, alone(Decision((1,), "undecided", wide, odds=9.0))) == 1.0
     assert slowdown(tuner, LiveRaces({}, [])) == 1.0
 
 

@@ -201,7 +201,7 @@ class Duel:
         samples = [after + step for step in draw_late_steps()]
         trial.send("keep", on=list(on), after=after, samples=samples, folder=str(folder))
         try:
-            found = trial.message(["kept"], _SLOW_S)
+            found = trial.message(["kept"], self._turns.longest_s(samples[-1] - after))
         except TrialError as error:
             return LateSteps(after, (), str(error).splitlines()[0])
         self._turns.taken += found["taken"]
@@ -279,6 +279,10 @@ class _Turns:
         steps = turns * (self.steps + self._settle)
         return self._planned is None or self._planned - self.taken > steps
 
+    def longest_s(self, steps: int) -> float:
+        """Return how long so many steps are waited for."""
+        return _SLOW_S + _SLOW * steps * self._step_ms / 1e3
+
     def lengthen(self) -> None:
         """Let each turn be twice as long from now on."""
         self.steps *= 2
@@ -304,9 +308,8 @@ class _Turns:
         assert self.trial is not None
         count = self.steps + self._settle
         self.trial.send("turn", steps=count, skip=self._settle, on=list(on))
-        wait_s = _SLOW_S + _SLOW * count * self._step_ms / 1e3
         try:
-            message = self.trial.message(["turn"], wait_s)
+            message = self.trial.message(["turn"], self.longest_s(count))
         except TrialError as error:
             if error.reason not in ("ended_early", "timeout", "crashed"):
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hotlap.lab.observing import Observation
 from hotlap.lab.turn_lengths import late_age
 from hotlap.tuning.candidates import Candidate
+from hotlap.tuning.live_decisions import find_best
 from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age
 from hotlap.tuning.tuner import Tuner
@@ -47,13 +48,14 @@ def without_late_ones(
 def slowdown(tuner: Tuner, live: LiveRaces) -> float:
     """Return how many times as long as an early step of the plain run a late one takes.
 
-    What acts late gives that back, and was raced at that age; 1 where it was not, or gave nothing.
+    What acts late gives that back, and was raced at that age; 1 where it was not, or where it does
+    not surely look faster.
     """
     ratios = [
         decision.ratio.median
         for candidate, decision in live.alone.items()
         if tuner.known[candidate.technique].acts_late
-        and decision.state == "faster"
+        and find_best([decision])
         and decision.ratio is not None
     ]
     return max(ratios, default=1.0)

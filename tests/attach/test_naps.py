@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(1600, 8), torch.randint(0, 2, (1600,)))
+data = TensorDataset(torch.randn(16000, 8), torch.randint(0, 2, (16000,)))
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -33,7 +33,7 @@ def train(batch_size, epochs):
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-train(8, 10)
+train(8, 1)
 """
 
 
@@ -54,6 +54,9 @@ def test_it_sleeps_through_three_of_four_stretches() -> None:
     assert naps.look(90, may_sleep=False) is None and not naps.is_asleep
     assert naps.look(100, may_sleep=True) == 0 and naps.estimate(40, 140) == 140
     assert naps.wake(150) == 50 and naps.wake(150) is None
+    # Of a new epoch more than a step is heard, though it is looked at after the first one.
+    naps.look(151, may_sleep=True)
+    assert not naps.is_asleep and naps.look(160, may_sleep=True) == 0
 
 
 def test_counts_are_those_of_all_steps(tmp_path: Path) -> None:
@@ -80,9 +83,9 @@ def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:
 
 
 def test_what_begins_while_it_sleeps_is_found(tmp_path: Path) -> None:
-    trace = watched(tmp_path, "train(32, 20)\nmodel.eval()\ntrain(32, 2)\n")
+    trace = watched(tmp_path, "train(32, 2)\nmodel.eval()\ntrain(32, 1)\n")
     (grown,) = registry()["grown_batch"].nominate(trace)
     assert "from 8 to 32 at step 2001" in grown.evidence
     (loss,) = trace.learning.losses
-    assert loss.in_evaluation_mode == 100
+    assert loss.in_evaluation_mode == 500
     assert registry()["trained_in_evaluation_mode"].nominate(trace)

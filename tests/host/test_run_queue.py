@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,9 +43,9 @@ def test_what_others_take_of_a_core_is_known() -> None:
 
 
 def test_where_the_system_does_not_say_it_nothing_is_known(
-    tmp_path: "os.PathLike[str]", monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_queue, "_TASKS", run_queue.Path(tmp_path) / "task")
+    monkeypatch.setattr(run_queue, "_TASKS", str(tmp_path / "task"))
     assert seconds_waited() is None
-    (run_queue.Path(tmp_path) / "task" / "1").mkdir(parents=True)
+    (tmp_path / "task" / "1").mkdir(parents=True)
     assert seconds_waited() is None

@@ -1,8 +1,8 @@
 """How long a process's threads were ready to run and waited for a core that others had."""
 
-from pathlib import Path
+import os
 
-_TASKS = Path("/proc/self/task")
+_TASKS = "/proc/self/task"
 
 
 def seconds_waited() -> float | None:
@@ -13,12 +13,16 @@ def seconds_waited() -> float | None:
     Returns:
         None where the system does not say it. Source: Linux, sched-stats.
     """
-    if not _TASKS.exists():
+    try:
+        tasks = os.listdir(_TASKS)
+    except OSError:
         return None
     found: list[int] = []
-    for task in _TASKS.iterdir():
+    for task in tasks:
         try:
-            _, waited, _ = (task / "schedstat").read_text().split()
+            # A process may have hundreds of threads, and is asked before and after each turn.
+            with open(f"{_TASKS}/{task}/schedstat", "rb", buffering=0) as file:
+                _, waited, _ = file.read().split()
         except (OSError, ValueError):
             # A thread that ends, or a kernel without these statistics.
             continue

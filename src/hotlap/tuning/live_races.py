@@ -290,6 +290,7 @@ class _Races:
             self._spent_s += race.seconds
             better = find_best(race.decisions) or as_fast_without(unsure, race.decisions, chosen)
             if not better and is_first:
+                unsure = set()
                 continue
             if not better:
                 break

@@ -23,14 +23,18 @@ class Naps:
         """
         self._looks += 1
         if not may_sleep or self._looks % _AWAKE_ONE_OF == 0:
-            return self.wake(steps)
+            return self._end(steps)
         if self.is_asleep:
             return None
         self.is_asleep, self._since = True, steps
         return 0
 
     def wake(self, steps: int) -> int | None:
-        """Wake if it sleeps; see `look`."""
+        """Be awake until after the next look; see `look`."""
+        self._looks = -1
+        return self._end(steps)
+
+    def _end(self, steps: int) -> int | None:
         if not self.is_asleep:
             return None
         self.is_asleep = False

@@ -44,6 +44,7 @@ _FORMATS = "formats of numbers"
 _GRADIENTS = "missing gradients"
 _KEPT = "kept gradients"
 _LOSSES = "losses"
+_NAPS = "naps"
 _SAVED = "saved files"
 _SCALERS = "scalers"
 _SCHEDULES = "schedules"
@@ -147,6 +148,9 @@ class WatchLearning(Part):
 
     def look(self) -> None:
         """Fall asleep, or wake: called now and then between two steps."""
+        self._safely.call(_NAPS, self._look)
+
+    def _look(self) -> None:
         self._turn_over(self._naps.look(self._session.steps, may_sleep=self._may_sleep()))
 
     def _may_sleep(self) -> bool:

@@ -82,6 +82,16 @@ def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:
         assert learning.hears("backward_begins") is not is_decided
 
 
+def test_a_new_epoch_wakes_it() -> None:
+    session: Any = SimpleNamespace(steps=500, bind=bool)
+    learning = WatchLearning(session, Events())
+    learning._naps.look(session.steps, may_sleep=True)
+    assert not learning.hears("forward_begins")
+    loader: Any = SimpleNamespace(num_workers=0)
+    learning.iterator_made(loader, None)
+    assert learning.hears("forward_begins") and learning.hears("step_begins")
+
+
 def test_what_begins_while_it_sleeps_is_found(tmp_path: Path) -> None:
     trace = watched(tmp_path, "train(32, 2)\nmodel.eval()\ntrain(32, 1)\n")
     (grown,) = registry()["grown_batch"].nominate(trace)

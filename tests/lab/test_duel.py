@@ -13,11 +13,12 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.lab import duel as duel_module
 from hotlap.lab.decisions import ratio_of
-from hotlap.lab.duel import Duel, Turn, _Found
+from hotlap.lab.duel import Duel, _Found
+from hotlap.lab.live_turns import Turn
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.trial.evidence import WORTH, evidence
+from hotlap.trial.evidence import EVIDENCE, WORTH, decide, evidence, odds
 
 HERE = Path(__file__).parent
 TECHNIQUES = tuple(
@@ -133,7 +134,7 @@ def test_what_is_undecided_costs_little_once_something_is_faster(
 
     assert rounds(30.0) < 40 < rounds(inf)
     # Not before something is.
-    assert rounds(0.0) >= 8
+    assert rounds(0.0) >= 7
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,37 @@ def test_evidence_grows_with_agreement_and_is_a_fair_bet() -> None:
     for count in (1, 5, 30):
         mean = sum(comb(count, k) * evidence(count, k) for k in range(count + 1)) / 2**count
         assert mean == pytest.approx(1.0)
+
+
+def test_a_second_turn_of_the_base_lets_fewer_rounds_decide() -> None:
+    assert evidence(6, 6, of=3) > 100 > evidence(5, 5, of=3)
+    for count in (1, 5, 30):
+        chances = [comb(count, k) * 2 ** (count - k) / 3**count for k in range(count + 1)]
+        won = [evidence(count, k, of=3) for k in range(count + 1)]
+        mean = sum(chance * each for chance, each in zip(chances, won, strict=True))
+        assert mean == pytest.approx(1.0)
+    gain, idle, loss = [0.1] * 6, [0.001, -0.002] * 3, [-0.1] * 6
+    placebos = [0.002, -0.001] * 3
+    assert decide(gain, 100.0, placebos) == "faster" and decide(gain, 100.0) is None
+    for none in (idle, loss):
+        assert decide(none, 100.0, placebos) == "not_faster" and decide(none, 100.0) is None
+    # No gain: a base whose own second turn differs from it by as much.
+    assert decide(gain, 5.0, [0.2] * 6) is None
+    # Rounds without one count as they did.
+    assert odds(gain, [None] * 6) == (evidence(6, 6), evidence(6, 0))
+
+
+def test_what_does_nothing_is_hardly_ever_decided_to_be_faster() -> None:
+    noise = Random(3)
+    false = 0
+    for _ in range(1000):
+        # Turns that differ by far more than what is decided on, in a race of 30 rounds.
+        turns = [[noise.lognormvariate(0, 0.2) for _ in range(3)] for _ in range(30)]
+        logs, placebos = [log(a / c) for a, _, c in turns], [log(a / b) for a, b, _ in turns]
+        false += any(
+            decide(logs[:n], EVIDENCE, placebos[:n]) == "faster" for n in range(1, len(turns) + 1)
+        )
+    assert false <= 20
 
 
 def test_the_interval_is_wide_until_there_is_evidence() -> None:

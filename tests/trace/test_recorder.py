@@ -135,12 +135,14 @@ def test_steps_in_which_lines_are_sampled_are_not_timed() -> None:
 
 
 def test_fast_steps_are_counted_one_by_one_and_their_limits_are_seen_in_time() -> None:
+    # Seconds of this process: the host may stall, and others' garbage may be waited for.
     run = Run(seconds=0.3)
     run.epoch(1)
-    began = time.monotonic()
+    began, busy_s = time.monotonic(), time.process_time()
     while not run.recorder.is_over:
         run.step()
-    assert 0.2 < time.monotonic() - began < 10.0
+    assert time.monotonic() - began > 0.2
+    assert time.process_time() - busy_s < 3.0
     trace = run.trace()
     assert len(trace.steps) == len(trace.losses) == run.recorder.steps > 20
     assert set(trace.steps[1:]) == {(1.0, 2.0, 0.0, 0.0, 3.0)}

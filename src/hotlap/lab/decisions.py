@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from hotlap.lab.statistics import Ratio
-from hotlap.trial.evidence import INTERVAL, WORTH, count_above, evidence
+from hotlap.trial.evidence import INTERVAL, WORTH, evidence, odds
 
 State = Literal["faster", "not_faster", "undecided", "failed"]
 Combination = tuple[int, ...]
@@ -37,19 +37,30 @@ def decision_of(
     state: State,
     logs: Sequence[float],
     means: Sequence[float],
+    placebos: Sequence[float | None],
     *,
     is_void: bool,
     why: str = "",
 ) -> Decision:
-    """Return a decision with what speaks against it."""
-    ratio, above = ratio_of(logs), count_above(logs)
+    """Return a decision with what speaks against it.
+
+    Args:
+        on: the combination.
+        state: what its rounds came to.
+        logs: log of base over it, by the medians of turns, one a round.
+        means: the same by the means of turns.
+        placebos: see `odds`.
+        is_void: True if the base differed from itself.
+        why: see `Decision.why`.
+    """
+    ratio = ratio_of(logs)
     if is_void:
         return Decision(on, "undecided", ratio, "the same plan differed from itself")
     by_means = ratio_of(means).median
     if state == "faster" and by_means < 1 + WORTH:
         # What lengthens few steps hides from medians: a collector, a reader that stalls.
         return Decision(on, "undecided", ratio, f"{by_means:.2f}x by the means of turns")
-    return Decision(on, state, ratio, why, evidence(len(logs), above), by_means)
+    return Decision(on, state, ratio, why, odds(logs, placebos)[0], by_means)
 
 
 def ratio_of(differences: Sequence[float]) -> Ratio:

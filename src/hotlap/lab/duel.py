@@ -7,7 +7,6 @@ none. Only times are taken from a duel; what it trains is a mixture.
 
 import random
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
@@ -16,6 +15,7 @@ from pathlib import Path
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
 from hotlap.lab.late_steps import LateSteps, draw_late_steps
+from hotlap.lab.live_turns import LiveTurns, Turn
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.whole_run import seconds_to_read
@@ -27,24 +27,6 @@ from hotlap.trial.turns import settling_steps, steps_of_turn
 
 _PLACEBO = None
 _READY_S = 180.0
-_SLOW = 20.0
-_SLOW_S = 30.0
-"""What a turn may take beside its steps: evaluation at an epoch's end, a checkpoint, compiling."""
-_DISTURBED = 0.05
-"""From which share of a turn on, in which its threads had no core, it is taken again."""
-_AGAIN = 2
-_RECENT, _USUAL = 20, 0.7
-"""Turns of which that share must be disturbed to be taken as they are: others are rare there."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Ms of a step."""
-
-    median_ms: float
-    mean_ms: float
-    waited: float = 0.0
-    """How long its threads had no core, as a share of the turn; above 1 where several had none."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +64,7 @@ def can_race(technique: Technique, trace: Trace, ready_s: float) -> bool:
 def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
     """Return the least seconds in which so many arms can be decided, all rounds agreeing."""
     rounds = 1
-    while evidence(rounds, rounds) < EVIDENCE * arms:
+    while evidence(rounds, rounds, of=3) < EVIDENCE * arms:
         rounds += 1
     steps = steps_of_turn(step_ms) + settling_steps(step_ms, settle)
     return rounds * (arms + 2) * steps * step_ms / 1e3
@@ -125,9 +107,9 @@ class Duel:
     ) -> None:
         self._trial = trial
         self._lab, self._techniques, self._age, self._ready_s = lab, techniques, age, ready_s
-        self._turns = _Turns(step_ms, settle, steps, taken + age)
+        self._turns = LiveTurns(step_ms, settle, steps, taken + age)
         self._generator = random.Random(seed)
-        self._taken: list[Mapping[Combination | None, Turn]] = []
+        self._taken: list[_Round] = []
         self._raced: set[Combination] = set()
         self.failed: dict[int, str] = {}
         """Number of a technique that cannot be switched here -> why."""
@@ -184,7 +166,7 @@ class Duel:
             self._turns.lengthen()
             found = self._race(arms, base, until, least_rounds)
         if not found.is_void:
-            self._taken += found.turns
+            self._taken += found.taken
         self._raced |= {base, *arms}
         return found.race(time.monotonic() - began)
 
@@ -213,13 +195,13 @@ class Duel:
         Their turns count together wherever both took one in the same round: the evidence may be
         looked at whenever one likes.
         """
-        pairs = [(row[base], row[on]) for row in self._taken if base in row and on in row]
-        if not pairs:
+        rounds = [each for each in self._taken if base in each.turns and on in each.turns]
+        if not rounds:
             return Decision(on, "undecided")
-        logs = [log(a.median_ms / b.median_ms) for a, b in pairs]
-        means = [log(a.mean_ms / b.mean_ms) for a, b in pairs]
-        state = decide(logs, EVIDENCE * max(1, len(self._raced))) or "undecided"
-        return decision_of(on, state, logs, means, is_void=False)
+        logs, means = zip(*(each.logs(base, on) for each in rounds), strict=True)
+        placebos = [each.placebo_in(base, on) for each in rounds]
+        state = decide(logs, EVIDENCE * max(1, len(self._raced)), placebos) or "undecided"
+        return decision_of(on, state, logs, means, placebos, is_void=False)
 
     def _race(
         self,
@@ -252,72 +234,25 @@ class Duel:
         found.add(base, taken)
 
 
-class _Turns:
-    """The turns of one process.
+@dataclass(frozen=True)
+class _Round:
+    """The turns of one round."""
 
-    Args:
-        step_ms: what a plain step takes.
-        settle: steps after a switch that do not count.
-        planned: steps that the script has, None if that is not known.
-        taken: steps before the first turn.
-    """
+    base: Combination
+    turns: Mapping[Combination | None, Turn]
+    """None is the placebo."""
 
-    def __init__(self, step_ms: float, settle: int, planned: int | None, taken: int) -> None:
-        self.trial: Trial | None = None
-        self.has_ended = False
-        """True once the script has come to its end."""
-        self.taken = taken
-        """Steps that the script has taken."""
-        self._step_ms, self._planned = step_ms, planned
-        self._disturbed: deque[bool] = deque(maxlen=_RECENT)
-        """Of the last turns, taken once: whether other processes had the cores."""
-        self._settle = settling_steps(step_ms, settle)
-        self.steps = steps_of_turn(step_ms)
-
-    def fits(self, turns: int) -> bool:
-        """True if the script has steps for so many turns."""
-        steps = turns * (self.steps + self._settle)
-        return self._planned is None or self._planned - self.taken > steps
-
-    def longest_s(self, steps: int) -> float:
-        """Return how long so many steps are waited for."""
-        return _SLOW_S + _SLOW * steps * self._step_ms / 1e3
-
-    def lengthen(self) -> None:
-        """Let each turn be twice as long from now on."""
-        self.steps *= 2
-
-    def take(self, on: Combination) -> Turn | None:
-        """Return what a step took with these techniques, None if the script has ended.
-
-        A turn in which other processes had the cores is taken again, unless most of them are so.
-        """
-        best = self._take_once(on)
-        if best is None:
+    def placebo_in(self, base: Combination, on: Combination) -> float | None:
+        """Return what `odds` takes for the placebo of `base`: that of `on` says as much."""
+        if self.base not in (base, on):
             return None
-        again = 0 if sum(self._disturbed) >= _USUAL * _RECENT else _AGAIN
-        self._disturbed.append(best.waited > _DISTURBED)
-        while again and best.waited > _DISTURBED:
-            turn, again = self._take_once(on), again - 1
-            if turn is None:
-                return None
-            best = min(best, turn, key=lambda each: each.waited)
-        return best
+        placebo, _ = self.logs(self.base, _PLACEBO)
+        return placebo if self.base == base else -placebo
 
-    def _take_once(self, on: Combination) -> Turn | None:
-        assert self.trial is not None
-        count = self.steps + self._settle
-        self.trial.send("turn", steps=count, skip=self._settle, on=list(on))
-        try:
-            message = self.trial.message(["turn"], self.longest_s(count))
-        except TrialError as error:
-            if error.reason not in ("ended_early", "timeout", "crashed"):
-                raise
-            self.has_ended = error.reason == "ended_early"
-            return None
-        self.taken += count
-        waited = message["waited_ms"] / message["whole_ms"]
-        return Turn(message["median_ms"], message["ms"] / self.steps, waited)
+    def logs(self, base: Combination, on: Combination | None) -> tuple[float, float]:
+        """Return the log of `base` over `on`, by medians and by means."""
+        one, other = self.turns[base], self.turns[on]
+        return log(one.median_ms / other.median_ms), log(one.mean_ms / other.mean_ms)
 
 
 class _Found:
@@ -333,13 +268,15 @@ class _Found:
         self.running = [on for on in arms if on not in self._failed]
         self.open = list(self.running)
         self.is_over = False
-        self.rounds = 0
-        self.turns: list[Mapping[Combination | None, Turn]] = []
-        """What took a turn in each round; None is the placebo."""
+        self.taken: list[_Round] = []
         self._logs: dict[Combination | None, list[float]] = {}
         self._means: dict[Combination | None, list[float]] = {}
         self._states: dict[Combination, State] = {}
         self._hung: Combination | None = None
+
+    @property
+    def rounds(self) -> int:
+        return len(self.taken)
 
     @property
     def has_faster(self) -> bool:
@@ -353,15 +290,16 @@ class _Found:
 
     def add(self, base: Combination, taken: Mapping[Combination | None, Turn]) -> None:
         """Add a round, and decide what it decides."""
-        self.rounds += 1
-        self.turns.append(taken)
-        for on, turn in taken.items():
+        this = _Round(base, taken)
+        self.taken.append(this)
+        for on in taken:
             if on != base:
-                self._logs.setdefault(on, []).append(log(taken[base].median_ms / turn.median_ms))
-                self._means.setdefault(on, []).append(log(taken[base].mean_ms / turn.mean_ms))
+                by_median, by_mean = this.logs(base, on)
+                self._logs.setdefault(on, []).append(by_median)
+                self._means.setdefault(on, []).append(by_mean)
         wanted = EVIDENCE * max(1, len(self.running))
         for on in list(self.open):
-            state = decide(self._logs[on], wanted)
+            state = decide(self._logs[on], wanted, self._placebos(on))
             if state is not None:
                 self._states[on] = state
                 self.open.remove(on)
@@ -393,4 +331,9 @@ class _Found:
         if not logs:
             return Decision(on, "undecided", None, why)
         state = self._states.get(on, "undecided")
-        return decision_of(on, state, logs, self._means[on], is_void=self.is_void, why=why)
+        means, placebos = self._means[on], self._placebos(on)
+        return decision_of(on, state, logs, means, placebos, is_void=self.is_void, why=why)
+
+    def _placebos(self, on: Combination) -> list[float]:
+        """Return the placebo's differences in the rounds of that one: what leaves never returns."""
+        return self._logs[_PLACEBO][: len(self._logs[on])]

@@ -17,17 +17,50 @@ INTERVAL = 200.0
 said to differ."""
 
 
-def evidence(count: int, positive: int) -> float:
-    """Return how many times likelier that many positive differences are under a gain.
+def evidence(count: int, positive: int, of: int = 2) -> float:
+    """Return how many times likelier that many positive rounds are under a gain.
 
-    Under no gain each of `count` differences is positive with a chance of one half at most; under a
-    gain with one that is unknown, above one half (uniform). The result is the ratio of the two, a
-    test martingale: it exceeds X with a chance of at most 1 / X, whenever one looks.
+    Under no gain each of `count` rounds is positive with a chance of one in `of` at most; under a
+    gain with one that is unknown, above that (uniform). The result is the ratio of the two, a test
+    martingale: it exceeds X with a chance of at most 1 / X, whenever one looks.
+
+    Args:
+        count: rounds.
+        positive: those in which it was the fastest.
+        of: of how many turns it was the fastest.
     """
     if count == 0:
         return 1.0
-    total = sum(comb(count + 1, j) for j in range(positive + 1))
-    return total / ((count + 1) * comb(count, positive))
+    # The odds of one round, in whole numbers: 1 to `others`.
+    others = of - 1
+    total = sum(comb(count + 1, j) * others ** (count + 1 - j) for j in range(positive + 1))
+    return total / (others ** (count - positive + 1) * (count + 1) * comb(count, positive))
+
+
+def odds(differences: Sequence[float], placebos: Sequence[float | None]) -> tuple[float, float]:
+    """Return the evidence that a combination is faster than the base, and that it is not.
+
+    Where the base took a second turn in a round, its placebo, what is no faster is the fastest of
+    the three with a chance of one in three only: fewer rounds decide. That takes for granted that
+    turns of both vary alike.
+
+    Args:
+        differences: log of base over the combination, one a round.
+        placebos: log of base over its placebo in each of these rounds, None where there was none.
+    """
+    least = log(1 + WORTH)
+    pairs = [ours for ours, placebo in zip(differences, placebos, strict=True) if placebo is None]
+    threes = [
+        (ours, ours - placebo)
+        for ours, placebo in zip(differences, placebos, strict=True)
+        if placebo is not None
+    ]
+    above = count_above(pairs)
+    fastest = sum(min(both) > least for both in threes)
+    slowest = sum(max(both) <= least for both in threes)
+    gain = evidence(len(pairs), above) * evidence(len(threes), fastest, of=3)
+    none = evidence(len(pairs), len(pairs) - above) * evidence(len(threes), slowest, of=3)
+    return gain, none
 
 
 def differ(differences: Sequence[float]) -> bool:
@@ -37,19 +70,20 @@ def differ(differences: Sequence[float]) -> bool:
     return max(evidence(count, k) for k in (above, count - above)) >= INTERVAL
 
 
-def decide(differences: Sequence[float], wanted: float) -> Literal["faster", "not_faster"] | None:
+def decide(
+    differences: Sequence[float], wanted: float, placebos: Sequence[float | None] | None = None
+) -> Literal["faster", "not_faster"] | None:
     """Return whether a combination is faster than the base or not, None if that is open.
 
     Args:
         differences: log of base over the combination, one a round.
         wanted: the evidence that decides.
+        placebos: see `odds`; None if there was none in any round.
     """
-    above = count_above(differences)
-    if evidence(len(differences), above) >= wanted:
+    gain, none = odds(differences, [None] * len(differences) if placebos is None else placebos)
+    if gain >= wanted:
         return "faster"
-    if evidence(len(differences), len(differences) - above) >= wanted:
-        return "not_faster"
-    return None
+    return "not_faster" if none >= wanted else None
 
 
 def count_above(differences: Sequence[float]) -> int:

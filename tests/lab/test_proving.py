@@ -198,7 +198,6 @@ def test_a_script_without_a_seed_is_followed_again_with_one(at_once: bool) -> No
             assert lab.inject_seed is None
             found = made.prove(Plan(plan))
             assert (found.tier, made.differs, lab.inject_seed) == (tier, None, 0)
-            assert not lab.shares_cores
 
 
 def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
@@ -214,14 +213,12 @@ def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
 
     monkeypatch.setattr(followed_runs, "run_to_report", run)
     monkeypatch.setattr(FollowedRuns, "_compare", lambda self, again: compared.append(again))
-    lab: Any = SimpleNamespace(
-        subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None, shares_cores=False
-    )
+    lab: Any = SimpleNamespace(subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None)
     runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=True)
     runs.run_plain()
     with pytest.raises(TrialError):
         runs.follow(FUSED)
-    assert len(compared) == 1 and not lab.shares_cores
+    assert len(compared) == 1
 
 
 EQUAL: dict[str, Any] = {
@@ -264,9 +261,7 @@ def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
         return {"record": {**EQUAL, **more}, "techniques": []}
 
     monkeypatch.setattr(followed_runs, "run_to_report", run)
-    lab: Any = SimpleNamespace(
-        subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None, shares_cores=False
-    )
+    lab: Any = SimpleNamespace(subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None)
     runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=at_once)
     runs.run_plain()
     runs.follow(FUSED, claims_exact=claims_exact)
@@ -274,7 +269,7 @@ def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
     # Whatever comes later can rest on it, and compares once at most.
     runs.follow(FUSED)
     runs.follow(FUSED)
-    assert followed.count(Plan()) == 2 and not lab.shares_cores
+    assert followed.count(Plan()) == 2
 
 
 @pytest.mark.parametrize("kind", ["vae", "drawing", "diffusion", "gan", "annealed", "ahead"])

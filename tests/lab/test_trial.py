@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -35,6 +36,24 @@ def test_a_crash_shows_the_scripts_own_error() -> None:
     error = failing("--fault", "crash")
     assert error.reason in ("crashed", "no_training")
     assert "the script crashes" in str(error)
+
+
+@pytest.mark.parametrize(("role", "policy"), [("verify", "passive"), ("race", None)])
+def test_threads_wait_as_the_users_own_only_where_something_is_timed(
+    role: str, policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    given: dict[str, str] = {}
+
+    def popen(*_: Any, env: dict[str, str], **__: Any) -> None:
+        given.update(env)
+        raise RuntimeError("not started")
+
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        monkeypatch.setattr(lab.scratch, "popen", popen)
+        with pytest.raises(RuntimeError, match="not started"):
+            lab.start(role)
+    assert given.get("OMP_WAIT_POLICY") == policy
 
 
 def test_a_missing_module_is_named() -> None:

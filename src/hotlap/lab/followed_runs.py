@@ -54,7 +54,6 @@ class FollowedRuns:
     def _begin_second(self) -> None:
         """Follow the second plain run beside what comes next."""
         self._second = Future()
-        self.lab.shares_cores = True
         threading.Thread(target=self._run_second, args=(self._second,), daemon=True).start()
 
     def _run_second(self, second: "Future[dict[str, Any]]") -> None:
@@ -133,11 +132,7 @@ class FollowedRuns:
         second, self._second = self._second, None
         if second is None:
             return self._take_second(self._follow(self.base))
-        try:
-            again = second.result()
-        finally:
-            self.lab.shares_cores = False
-        return self._take_second(again)
+        return self._take_second(second.result())
 
     def _follow(
         self,

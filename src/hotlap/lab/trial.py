@@ -36,6 +36,7 @@ _CUT = (
     "closed hotlap's socket: it closes file descriptors that it did not open (`os.closerange`, as "
     "daemons do). Remove that call, or close only the script's own descriptors"
 )
+_UNTIMED_ROLES = ("verify", "seeds", "reference", "own_place")
 _LOOPBACK_ONLY = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -86,8 +87,6 @@ class Lab:
         """What the script was seen to listen on; trials then get a network of their own."""
         self.trials: list[Trial] = []
         self._starting = threading.Lock()
-        self.shares_cores = False
-        """True while trials that are not timed compute at the same time."""
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="hotlap-watch", daemon=True)
         self._watcher.start()
@@ -207,8 +206,8 @@ class Trial:
         self.own_network = lab.own_network
         if self.own_network:
             env |= _LOOPBACK_ONLY
-        if lab.shares_cores:
-            # Threads that wait by spinning would keep the other trial's from its cores.
+        if role in _UNTIMED_ROLES:
+            # Threads that wait by spinning keep other processes from the cores.
             env.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             self._process = lab.scratch.popen(

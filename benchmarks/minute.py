@@ -2,8 +2,8 @@
 
 One long tuning says which plan is to be found. The short ones follow, on the machine as it is and
 beside a process that is busy 30 % of the time, in turns; other picks than that plan are raced
-against it. Then whole runs are timed, of the plain script and under each plan that was picked, to
-be compared with what was predicted of them.
+against it. Now and then whole runs are timed, of the plain script and under each plan that was
+picked since, to be compared with what was predicted of them: hosts become slower within an hour.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from math import nan
+from math import ceil, nan
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from benchmarks.__main__ import Result
@@ -64,25 +64,33 @@ class Picked:
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     """Measure; options: `--repetitions N` of each kind, `--budget S`, `--long S` of the tuning
-    that comes first, `--runs N` of each plan and kind, `--epochs N`."""
+    that comes first, `--runs N`: how often whole runs are timed, `--epochs N`, `--beside KIND`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks minute")
     parser.add_argument("--repetitions", type=int, default=1 if quick else 10)
     parser.add_argument("--budget", type=float, default=60.0)
     parser.add_argument("--long", type=float, default=60.0 if quick else 300.0)
-    parser.add_argument("--runs", type=int, default=1 if quick else 2)
+    parser.add_argument("--runs", type=int, default=1 if quick else 3)
     parser.add_argument("--epochs", type=int, default=3 if quick else 10)
+    parser.add_argument("--beside", choices=[*KINDS], help="one kind only")
     args = parser.parse_args(argv)
+    kinds = [args.beside] if args.beside else [*KINDS]
+    every = ceil(args.repetitions / args.runs)
     script = Script(path="plain.py", args=("--epochs", str(args.epochs)), cwd=str(FOLDER))
     with tempfile.TemporaryDirectory() as folder:
         wanted = _tune(script, "quiet", args.long, Path(folder) / "wanted.toml")
-        found = [
-            _tune(script, kind, args.budget, Path(folder) / f"{number}-{kind}.toml")
-            for number in range(args.repetitions)
-            for kind in KINDS
-        ]
+        found: list[Picked] = []
+        waiting = [wanted]
+        for number in range(args.repetitions):
+            for kind in kinds:
+                file = Path(folder) / f"{number}-{kind}.toml"
+                waiting.append(_tune(script, kind, args.budget, file))
+            if (number + 1) % every == 0 or number + 1 == args.repetitions:
+                _realize(script, waiting)
+                found += waiting
+                waiting = []
+        found.remove(wanted)
         _race_picks(script, wanted, found)
-        _realize(script, [wanted, *found], args.runs)
     return _result(wanted, found)
 
 
@@ -122,24 +130,22 @@ def _race_picks(script: Script, wanted: Picked, found: list[Picked]) -> None:
         each.ratio = races.compare("wanted", name).median if is_raced else nan
 
 
-def _realize(script: Script, found: list[Picked], runs: int) -> None:
-    """Time whole runs, beside the same as the tunings that predicted them, in turns."""
-    plans = {each.plan.hash: each.plan for each in found} | {Plan().hash: Plan()}
+def _realize(script: Script, found: list[Picked]) -> None:
+    """Time whole runs, beside the same as the tunings that predicted them, the plain ones first."""
+    plans = {Plan().hash: Plan()} | {each.plan.hash: each.plan for each in found}
     files = {each.plan.hash: each.file for each in found}
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for _ in range(runs):
-        for kind in KINDS:
-            for name in plans:
-                if any(each.kind == kind and name in _hashes(each) for each in found):
-                    taken = _time(script, kind, None if name == Plan().hash else files[name])
-                    seconds.setdefault((kind, name), []).append(taken)
-                    _say(f"{kind}: a run under {plans[name] or 'no plan'} took {taken:.1f} s")
-    for each in found:
-        best, plain = _hashes(each)
-        each.realized = {
-            "best_s": mean(seconds[each.kind, best]),
-            "baseline_s": mean(seconds[each.kind, plain]),
-        }
+    for kind in KINDS:
+        some = [each for each in found if each.kind == kind]
+        seconds: dict[str, float] = {}
+        for name in plans:
+            if any(name in _hashes(each) for each in some):
+                seconds[name] = _time(script, kind, None if name == Plan().hash else files[name])
+                _say(f"{kind}: a run under {plans[name] or 'no plan'} took {seconds[name]:.1f} s")
+        for each in some:
+            best, plain = (seconds[name] for name in _hashes(each))
+            each.realized = {"best_s": best, "baseline_s": plain}
+            told = each.told["whole_run"]
+            _say(f"{kind}: predicted {told['baseline_s']} s plain, {told['best_s']} s")
 
 
 def _hashes(picked: Picked) -> tuple[str, str]:
@@ -162,6 +168,8 @@ def _result(wanted: Picked, found: list[Picked]) -> Result:
     tier = wanted.told["verdict"]["tier"]
     for kind in KINDS:
         some = [each for each in found if each.kind == kind]
+        if not some:
+            continue
         is_near = [
             abs(each.ratio - 1) <= _NEAR_PICK and each.told["verdict"]["tier"] == tier
             for each in some

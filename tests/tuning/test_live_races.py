@@ -189,7 +189,7 @@ def test_half_of_a_live_gain_in_fresh_processes_confirms_it_however_noisy_they_a
 ) -> None:
     tuner, final = confirmed(monkeypatch, (1.12, 0.3))
     assert tuner.floor > 0.3
-    assert fastest_first(final, tuner.floor, live=tuner.live) == ["resident"]
+    assert fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()) == ["resident"]
     assert fastest_first(final, tuner.floor) == []
     assert [str(row.plan) for row in tuner.trials] == ["resident", "host_allocator, resident"]
     (row,) = tuner.notes.rows(["workers"])
@@ -203,7 +203,23 @@ def test_a_live_gain_within_the_noise_of_its_own_race_confirms_nothing(
     tuner, final = confirmed(monkeypatch, (1.12, 0.3))
     for floor, ranked in ((0.18, ["resident"]), (0.2, [])):
         tuner.live_floor = floor
-        assert fastest_first(final, tuner.floor, live=tuner.live_gains()) == ranked
+        assert fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()) == ranked
+
+
+@pytest.mark.parametrize(
+    ("gains", "wobble", "is_confirmed"),
+    [(1.0, 0.1, True), (0.7, 0.1, False)],
+)
+def test_of_what_acts_late_young_processes_show_that_it_is_no_slower(
+    monkeypatch: pytest.MonkeyPatch, gains: float, wobble: float, is_confirmed: bool
+) -> None:
+    tuner, final = confirmed(monkeypatch, (gains, wobble), (gains, wobble))
+    tuner.early_gains = {RESIDENT.plan(): 1.0}
+    ranked = fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm())
+    assert ranked == ["resident"] * is_confirmed
+    # Control: what should show at once has to.
+    tuner.early_gains = {}
+    assert fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()) == []
 
 
 def test_the_noise_floor_beside_a_speedup_is_that_of_its_own_race(
@@ -229,9 +245,9 @@ def test_less_than_half_of_it_is_raced_once_more_and_is_no_gain(
 ) -> None:
     tuner, final = confirmed(monkeypatch, (1.05, 0.3), (1.05, 0.3))
     assert [row.race for row in tuner.trials] == [2, 2, 3]
-    assert fastest_first(final, tuner.floor, live=tuner.live) == []
+    assert fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()) == []
     tuner, final = confirmed(monkeypatch, (1.05, 0.3), (1.15, 0.3))
-    assert fastest_first(final, tuner.floor, live=tuner.live) == ["resident"]
+    assert fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()) == ["resident"]
 
 
 def test_where_time_is_short_the_fastest_alone_is_confirmed_beside_two_plain_runs(

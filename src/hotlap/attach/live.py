@@ -93,12 +93,16 @@ class LiveTechniques:
 
     def failures(self) -> dict[int, str]:
         """Return the number of each technique that cannot be switched here -> why."""
-        found = dict(self._failed)
+        found = self.switch_failures()
         for number, part in enumerate(self._parts):
             (proof,) = part.proofs()
             if proof["state"] == "refused" or not part.targets():
                 found.setdefault(number, proof["why"])
         return found
+
+    def switch_failures(self) -> dict[int, str]:
+        """Return the number of each technique that could not be switched -> why."""
+        return dict(self._failed)
 
     def use(self, wanted: Sequence[int]) -> None:
         """Switch on the techniques with these numbers and the others off, between two steps."""
@@ -121,7 +125,7 @@ class LiveTechniques:
         try:
             for technique, options, target in self._parts[number].targets():
                 assert technique.live is not None
-                if technique.acts_late and on:
+                if technique.acts_late and on and number not in self._states:
                     self._states[number] = OptimizerStates(seams.known_optimizers())
                 (technique.live.on if on else technique.live.off)(target, options)
                 if technique.acts_late and not on and number in self._states:

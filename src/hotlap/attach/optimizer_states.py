@@ -18,6 +18,7 @@ class OptimizerStates:
             (value, value.detach().clone())
             for optimizer in optimizers
             for row in optimizer.state.values()
+            if isinstance(row, dict)
             for value in row.values()
             # Not a count of steps: it goes on.
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim()

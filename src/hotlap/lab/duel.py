@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
-from hotlap.lab.late_steps import LateSteps, draw_late_steps
+from hotlap.lab.late_steps import LATE_STEPS, LateSteps, draw_late_steps
 from hotlap.lab.live_turns import LiveTurns, Turn
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
@@ -22,7 +22,7 @@ from hotlap.lab.whole_run import seconds_to_read
 from hotlap.plan import Plan
 from hotlap.techniques import Technique
 from hotlap.trace.schema import Trace
-from hotlap.trial.evidence import EVIDENCE, decide, differ, evidence
+from hotlap.trial.evidence import EVIDENCE, decide, differ, rounds_to_decide
 from hotlap.trial.turns import settling_steps, steps_of_turn
 
 _PLACEBO = None
@@ -63,9 +63,7 @@ def can_race(technique: Technique, trace: Trace, ready_s: float) -> bool:
 
 def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
     """Return the least seconds in which so many arms can be decided, all rounds agreeing."""
-    rounds = 1
-    while evidence(rounds, rounds, of=3) < EVIDENCE * arms:
-        rounds += 1
+    rounds = rounds_to_decide(EVIDENCE * arms)
     steps = steps_of_turn(step_ms) + settling_steps(step_ms, settle)
     return rounds * (arms + 2) * steps * step_ms / 1e3
 
@@ -86,6 +84,7 @@ class Duel:
         ready_s: how long the first turn is waited for.
         seed: of the order of turns.
         trial: a process that was watched and has stayed; it is ended in the end.
+        keeps: leave steps for `keep`.
 
     Raises:
         TrialError: the script did not come to its first turn.
@@ -104,15 +103,14 @@ class Duel:
         ready_s: float = _READY_S,
         seed: int = 1,
         trial: Trial | None = None,
+        keeps: bool = False,
     ) -> None:
         self._trial = trial
         self._lab, self._techniques, self._age, self._ready_s = lab, techniques, age, ready_s
-        self._turns = LiveTurns(step_ms, settle, steps, taken + age)
+        self._turns = LiveTurns(step_ms, settle, steps, taken + age, LATE_STEPS if keeps else 0)
         self._generator = random.Random(seed)
         self._taken: list[_Round] = []
         self._raced: set[Combination] = set()
-        self.failed: dict[int, str] = {}
-        """Number of a technique that cannot be switched here -> why."""
 
     def __enter__(self) -> "Duel":
         plans = [plan.techniques for plan in self._techniques]
@@ -123,16 +121,20 @@ class Duel:
             trial.send("duel", plans=plans, age=self._age)
         self._turns.trial = trial
         try:
-            failed = trial.message(["ready"], self._ready_s)["failed"]
+            self._turns.note_failures(trial.message(["ready"], self._ready_s))
         except BaseException:
             trial.kill()
             raise
-        self.failed = {int(number): why for number, why in failed.items()}
         return self
 
     def __exit__(self, *error: object) -> None:
         assert self._turns.trial is not None
         self._turns.trial.kill()
+
+    @property
+    def failed(self) -> Mapping[int, str]:
+        """Number of a technique that cannot be switched here -> why."""
+        return self._turns.failed
 
     @property
     def steps_per_turn(self) -> int:
@@ -187,6 +189,10 @@ class Duel:
         except TrialError as error:
             return LateSteps(after, (), str(error).splitlines()[0])
         self._turns.taken += found["taken"]
+        self._turns.note_failures(found)
+        failed = [self.failed[number] for number in on if number in self.failed]
+        if failed:
+            return LateSteps(after, (), failed[0])
         return LateSteps(after, found["rows"], found["reason"])
 
     def against(self, on: Combination, base: Combination) -> Decision:
@@ -225,10 +231,16 @@ class Duel:
         self._generator.shuffle(order)
         taken: dict[Combination | None, Turn] = {}
         for on in order:
+            known = {*self.failed}
             turn = self._turns.take(base if on is None else on)
             if turn is None:
                 is_its_fault = on != base and not self._turns.has_ended
                 found.end(on if is_its_fault else None)
+                return
+            failed = {*self.failed} - known
+            if failed:
+                # What could not be switched off would be in all other turns as well.
+                found.fail(self.failed, is_over=not failed <= {*(on or ())} - {*base})
                 return
             taken[on] = turn
         found.add(base, taken)
@@ -303,6 +315,21 @@ class _Found:
             if state is not None:
                 self._states[on] = state
                 self.open.remove(on)
+
+    def fail(self, failed: Mapping[int, str], *, is_over: bool) -> None:
+        """Note techniques that could not be switched; the round in which that was does not count.
+
+        Args:
+            failed: number of each -> why.
+            is_over: True if no turn can be believed any more.
+        """
+        for on in self._arms:
+            why = [failed[number] for number in on if number in failed]
+            if why and on not in self._failed:
+                self._failed[on] = why[0]
+                self.running.remove(on)
+        self.open = [on for on in self.open if on in self.running]
+        self.is_over = is_over
 
     def end(self, on: Combination | None) -> None:
         """Note that the process ended, or hung, in a turn of that combination."""

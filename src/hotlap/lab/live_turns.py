@@ -1,7 +1,9 @@
 """The turns of a live process whose techniques are switched between its steps."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination
@@ -36,15 +38,20 @@ class LiveTurns:
         settle: steps after a switch that do not count.
         planned: steps that the script has, None if that is not known.
         taken: steps before the first turn.
+        reserved: steps that are needed after the last one.
     """
 
-    def __init__(self, step_ms: float, settle: int, planned: int | None, taken: int) -> None:
+    def __init__(
+        self, step_ms: float, settle: int, planned: int | None, taken: int, reserved: int = 0
+    ) -> None:
         self.trial: Trial | None = None
         self.has_ended = False
         """True once the script has come to its end."""
         self.taken = taken
         """Steps that the script has taken."""
-        self._step_ms, self._planned = step_ms, planned
+        self.failed: dict[int, str] = {}
+        """Number of a technique that cannot be switched here -> why."""
+        self._step_ms, self._planned, self._reserved = step_ms, planned, reserved
         self._disturbed: deque[bool] = deque(maxlen=_RECENT)
         """Of the last turns, taken once: whether other processes had the cores."""
         self._settle = settling_steps(step_ms, settle)
@@ -52,12 +59,16 @@ class LiveTurns:
 
     def fits(self, turns: int) -> bool:
         """True if the script has steps for so many turns."""
-        steps = turns * (self.steps + self._settle)
+        steps = turns * (self.steps + self._settle) + self._reserved
         return self._planned is None or self._planned - self.taken > steps
 
     def longest_s(self, steps: int) -> float:
         """Return how long so many steps are waited for."""
         return _SLOW_S + _SLOW * steps * self._step_ms / 1e3
+
+    def note_failures(self, message: Mapping[str, Any]) -> None:
+        """Note which techniques a message says could not be switched."""
+        self.failed |= {int(number): why for number, why in message["failed"].items()}
 
     def lengthen(self) -> None:
         """Let each turn be twice as long from now on."""
@@ -67,18 +78,20 @@ class LiveTurns:
         """Return what a step took with these techniques, None if the script has ended.
 
         A turn in which other processes had the cores is taken again, unless most of them are so.
+        Of turns that all are disturbed the median counts: it may be its own threads that wait.
         """
-        best = self._take_once(on)
-        if best is None:
-            return None
-        again = 0 if sum(self._disturbed) >= _USUAL * _RECENT else _AGAIN
-        self._disturbed.append(best.waited > _DISTURBED)
-        while again and best.waited > _DISTURBED:
-            turn, again = self._take_once(on), again - 1
+        most = 1 if sum(self._disturbed) >= _USUAL * _RECENT else 1 + _AGAIN
+        taken: list[Turn] = []
+        while len(taken) < most:
+            turn = self._take_once(on)
             if turn is None:
                 return None
-            best = min(best, turn, key=lambda each: each.waited)
-        return best
+            if not taken:
+                self._disturbed.append(turn.waited > _DISTURBED)
+            if turn.waited <= _DISTURBED:
+                return turn
+            taken.append(turn)
+        return sorted(taken, key=lambda each: each.median_ms)[len(taken) // 2]
 
     def _take_once(self, on: Combination) -> Turn | None:
         assert self.trial is not None
@@ -87,10 +100,11 @@ class LiveTurns:
         try:
             message = self.trial.message(["turn"], self.longest_s(count))
         except TrialError as error:
-            if error.reason not in ("ended_early", "timeout", "crashed"):
+            if error.reason not in ("ended_early", "timeout", "crashed", "memory"):
                 raise
             self.has_ended = error.reason == "ended_early"
             return None
         self.taken += count
+        self.note_failures(message)
         waited = message["waited_ms"] / message["whole_ms"]
         return Turn(message["median_ms"], message["ms"] / self.steps, waited)

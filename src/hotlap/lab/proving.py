@@ -106,6 +106,7 @@ class Prover:
 
     def prove(self, plan: Plan) -> Verdict:
         """Run the script under the plan and judge it."""
+        self._late = SampledSteps(problem="not repeated")
         verdict, late = self._prove(plan), self.late.get(plan)
         return verdict if late is None else judge_late(verdict, late, self._late)
 
@@ -120,7 +121,9 @@ class Prover:
                 return verdict
         verdict, sampled, record = self._judge_repeated(plan, claimed)
         is_open = any(c.name in _REPEATED and c.state == "not_made" for c in verdict.checks)
-        may_differ = self.lab.subject.step_owner == "script" and not self._at_own_places
+        is_script = self.lab.subject.step_owner == "script"
+        # Late steps are repeated together with the others, and have no places of their own.
+        may_differ = is_script and not self._at_own_places and plan not in self.late
         if verdict.tier == "unproven" and is_open and may_differ:
             # A script's steps may hang on where it is: on its counters, on batches read ahead.
             self._at_own_places = True

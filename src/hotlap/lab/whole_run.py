@@ -99,8 +99,8 @@ def predict_whole_run(
             one counts: whatever disturbs a host only slows it.
         beside: the run that the prediction will be compared with. What comes between epochs is
             taken from it where only it was watched for so long: both must count it, or neither.
-        late_ms: the same as `steady_ms`, measured beyond what was watched, where steps are known to
-            become slower; it counts whatever the others are.
+        late_ms: the same as `steady_ms` of all steps beyond those that were watched, where steps
+            are known to become slower; it counts whatever the others are.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -134,15 +134,10 @@ def _from_steps_alone(
     first = fmean(totals[1:] or totals)
     epoch = beside.steps if beside is not None else trace.facts.steps_per_epoch or planned_steps
     later = first if steady_ms is None else min(first, steady_ms / 1e3)
+    early = min(epoch, planned_steps)
     if late_ms is not None:
-        later = late_ms / 1e3
-    seconds = (
-        trace.setup_s
-        + totals[0]
-        + min(epoch, planned_steps) * first
-        + max(0, planned_steps - epoch) * later
-        + _EXIT_S
-    )
+        early, later = min(len(totals), planned_steps), late_ms / 1e3
+    seconds = trace.setup_s + totals[0] + early * first + (planned_steps - early) * later + _EXIT_S
     words = f"{len(totals)} steps; the end of an epoch was not reached"
     if beside is not None:
         seconds += beside.between * planned_steps / epoch

@@ -4,14 +4,18 @@ Each pair is a bet on the sign of a difference: one may look, and stop, after ev
 """
 
 from collections.abc import Sequence
-from math import comb, log
+from math import comb, inf, log
 from typing import Literal
 
 WORTH = 0.01
 """The least gain that is decided on."""
 EVIDENCE = 100.0
 """How many times likelier the turns must be under a gain than under none, times the number of
-plans: the chance of any false decision is at most its inverse, however often one looks."""
+plans: the chance of any false decision in a race is at most its inverse, however often one looks.
+"""
+_OF_PAIRS = 30.0
+"""The same of the base's first turns alone, without their placebos: it holds for turns that vary
+more than the base's, too."""
 INTERVAL = 200.0
 """The evidence at which a value lies outside an interval, and at which two runs of one plan are
 said to differ."""
@@ -34,7 +38,10 @@ def evidence(count: int, positive: int, of: int = 2) -> float:
     # The odds of one round, in whole numbers: 1 to `others`.
     others = of - 1
     total = sum(comb(count + 1, j) * others ** (count + 1 - j) for j in range(positive + 1))
-    return total / (others ** (count - positive + 1) * (count + 1) * comb(count, positive))
+    try:
+        return total / (others ** (count - positive + 1) * (count + 1) * comb(count, positive))
+    except OverflowError:
+        return inf
 
 
 def odds(differences: Sequence[float], placebos: Sequence[float | None]) -> tuple[float, float]:
@@ -42,7 +49,7 @@ def odds(differences: Sequence[float], placebos: Sequence[float | None]) -> tupl
 
     Where the base took a second turn in a round, its placebo, what is no faster is the fastest of
     the three with a chance of one in three only: fewer rounds decide. That takes for granted that
-    turns of both vary alike.
+    turns of both vary alike, see `decide`.
 
     Args:
         differences: log of base over the combination, one a round.
@@ -75,15 +82,28 @@ def decide(
 ) -> Literal["faster", "not_faster"] | None:
     """Return whether a combination is faster than the base or not, None if that is open.
 
+    Where its turns vary more than the base's, it is the fastest of three more often than that; so
+    there must be some evidence without placebos as well.
+
     Args:
         differences: log of base over the combination, one a round.
         wanted: the evidence that decides.
         placebos: see `odds`; None if there was none in any round.
     """
-    gain, none = odds(differences, [None] * len(differences) if placebos is None else placebos)
-    if gain >= wanted:
+    without: list[float | None] = [None] * len(differences)
+    gain, none = odds(differences, without if placebos is None else placebos)
+    pairs_gain, pairs_none = odds(differences, without)
+    if gain >= wanted and pairs_gain >= min(wanted, _OF_PAIRS):
         return "faster"
-    return "not_faster" if none >= wanted else None
+    return "not_faster" if none >= wanted and pairs_none >= min(wanted, _OF_PAIRS) else None
+
+
+def rounds_to_decide(wanted: float) -> int:
+    """Return the fewest rounds that give the evidence that decides."""
+    rounds = 1
+    while decide([log(2.0)] * rounds, wanted, [0.0] * rounds) is None:
+        rounds += 1
+    return rounds
 
 
 def count_above(differences: Sequence[float]) -> int:

@@ -1,7 +1,7 @@
 """Taking turns: trains some steps, reports their time, and waits for the next turn."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from hotlap.device import process_settings
 from hotlap.host.memory import resident_bytes
-from hotlap.host.run_queue import seconds_waited
+from hotlap.host.run_queue import seconds_waited, waits
 from hotlap.trial.channel import Channel
 
 _TURN_MS = 60.0
@@ -40,6 +40,7 @@ class Turns:
         channel: to whoever holds the race.
         started: when the process was started, as `time.monotonic()` counts.
         proofs: what took effect so far.
+        failures: number of each technique that could not be switched so far -> why.
         stop: ends this process.
         begin: called with the message that a turn begins with, outside all timing.
         keep: called with a message that asks for whole steps; it is followed by `wait`.
@@ -53,9 +54,11 @@ class Turns:
         stop: Callable[[], None],
         begin: Callable[[dict[str, Any]], None] = lambda _: None,
         keep: Callable[[dict[str, Any]], None] | None = None,
+        failures: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         self._channel, self._started = channel, started
         self._proofs, self._stop, self._begin, self._keep = proofs, stop, begin, keep
+        self._failures = failures
         self.is_open = False
         """True once the gate has been passed."""
         self._clock = TurnClock()
@@ -80,6 +83,7 @@ class Turns:
             whole_ms=clock.whole_ms,
             waited_ms=clock.waited_ms,
             techniques=self._proofs(),
+            failed={str(number): why for number, why in self._failures().items()},
             peak_bytes=_peak_bytes(),
         )
         self.wait()
@@ -112,8 +116,8 @@ class TurnClock:
         self.waited_ms = 0.0
         """That threads of this process were ready to run in the turn and had no core, together; 0
         where that is not known."""
-        self._waited_s: float | None = None
-        """The same since the process began, when the turn began."""
+        self._waits: Mapping[str, int] | None = None
+        """What `waits` returned when the turn began."""
         self._left = 0
         self._skip = 0
         self._turn_began = 0
@@ -127,7 +131,7 @@ class TurnClock:
         self._left, self._skip, self.counted = steps, skip, steps - skip
         self._ends.clear()
         self._is_queued = _is_queued()
-        self._waited_s = seconds_waited()
+        self._waits = waits()
         self._turn_began = self._count_began = time.perf_counter_ns()
 
     def step_done(self) -> bool:
@@ -146,10 +150,7 @@ class TurnClock:
         _synchronize()
         now = time.perf_counter_ns()
         self.ms, self.whole_ms = (now - self._count_began) / 1e6, (now - self._turn_began) / 1e6
-        waited_s = seconds_waited()
-        if waited_s is not None and self._waited_s is not None:
-            # Threads that have ended meanwhile take theirs with them.
-            self.waited_ms = max(0.0, waited_s - self._waited_s) * 1e3
+        self.waited_ms = seconds_waited(self._waits, waits()) * 1e3
         each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
         # The host runs ahead of a device, and waiting in every step would slow it down.
         self.median_ms = self.ms / self.counted if self._is_queued else median(each)

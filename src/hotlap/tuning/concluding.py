@@ -247,6 +247,8 @@ def _whole_runs(
     fills = tuner.reads_all(plan)
     if planned is not None and _is_one_stretch(seen.trace, own.trace, planned, fills=fills):
         step_ms = min(_plain_ms(final), seen.trace.step_ms()["mean"])
+        if tuner.slowdown > 1:
+            step_ms = tuner.slowdown * _early_ms(tuner, seen, final)
         saved_ms = step_ms * (1 - 1 / ratio)
         return plain, predict_from_plain(plain, seen.trace, own.trace, planned, saved_ms), own
     steady_ms = fmean(final.arms[name].means_ms)

@@ -64,7 +64,7 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
             final = _race_again(tuner, seen, live, alone, leaders, number=number + 1)
             if final is not alone:
                 return final
-        if fastest_first(final, tuner.floor, live=tuner.live_gains()):
+        if fastest_first(final, tuner.floor, to_confirm=tuner.gains_to_confirm()):
             break
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.
         plans = [best]
@@ -141,10 +141,10 @@ def _race_again(
     if again is None:
         return alone
     again = _without(again, lost)
-    gained = fastest_first(again, tuner.floor, live=tuner.live_gains())
+    gained = fastest_first(again, tuner.floor, to_confirm=tuner.gains_to_confirm())
     if any(again.arms[name].plan in leaders for name in gained):
         return again
-    if fastest_first(alone, tuner.floor, live=tuner.live_gains()):
+    if fastest_first(alone, tuner.floor, to_confirm=tuner.gains_to_confirm()):
         return alone
     return _without(again, leaders)
 

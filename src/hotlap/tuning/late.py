@@ -30,7 +30,7 @@ def place_late_ones(
     if not late or not _why_not_fresh(tuner, seen):
         return list(candidates)
     tuner.is_late_live = True
-    if seen.trial is not None and all(tuner.known[c.technique].live for c in late):
+    if _can_keep_steps(seen) and all(tuner.known[c.technique].live for c in late):
         return list(candidates)
     return without_late_ones(tuner, seen, candidates)
 
@@ -59,6 +59,16 @@ def slowdown(tuner: Tuner, live: LiveRaces) -> float:
         and decision.ratio is not None
     ]
     return max(ratios, default=1.0)
+
+
+def _can_keep_steps(seen: Observation) -> bool:
+    """Return whether steps of the watched process can be kept whole, for the proof.
+
+    They cannot where batches do not come from a DataLoader, or where the turns of a race may end
+    between the steps of two optimizers.
+    """
+    facts = seen.trace.facts
+    return seen.trial is not None and bool(facts.training_loaders) and len(facts.optimizers) == 1
 
 
 def _late_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, prod
 
 from hotlap.errors import HotlapError
 from hotlap.lab.decisions import PLAIN, Combination, Decision
@@ -69,6 +69,8 @@ class LiveRaces:
     """How far the plain script was from itself, or the least gain that is decided on."""
     late_steps: Mapping[Plan, LateSteps] = field(default_factory=dict)
     """Steps of finalists that act late, where fresh processes have no time to get so old."""
+    early_gains: Mapping[Plan, float] = field(default_factory=dict)
+    """How many times as fast these are before that: what fresh processes can show."""
 
 
 def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) -> LiveRaces | None:
@@ -119,6 +121,7 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
             taken=taken,
             ready_s=ready_s,
             trial=seen.trial,
+            keeps=tuner.is_late_live,
         ) as duel:
             races = _Races(tuner, duel, live, (at_once, needed_s), (seconds, spare_s), alone_s)
             return races.run(candidates)
@@ -176,26 +179,56 @@ class _Races:
             finalists = self._plans([d for d in faster if d.on == chosen])
         else:
             finalists = self._against_plain(chosen) if chosen else {}
-        fastest = find_best(faster)
-        finalists = finalists or self._plans([d for d in faster if d.on == fastest])
+        finalists = finalists or self._fastest(faster)
         self._tuner.floor = self._floor
-        late_steps = self._keep_late(finalists) if self._tuner.is_late_live else {}
-        return LiveRaces(finalists, rest, alone, self._floor, late_steps)
+        late_steps: dict[Plan, LateSteps] = {}
+        early: dict[Plan, float] = {}
+        if self._tuner.is_late_live:
+            late_steps = self._keep_late(finalists)
+            early = {plan: self._early_gain(plan, alone) for plan in late_steps}
+            at_once = [d for d in faster if not self._tuner.acts_late(self._plan(d.on))]
+            finalists = finalists or self._fastest(at_once)
+        return LiveRaces(finalists, rest, alone, self._floor, late_steps, early)
+
+    def _fastest(self, faster: Sequence[Decision]) -> dict[Plan, Ratio]:
+        fastest = find_best(faster)
+        return self._plans([decision for decision in faster if decision.on == fastest])
 
     def _keep_late(self, finalists: dict[Plan, Ratio]) -> dict[Plan, LateSteps]:
         """Keep steps of the finalists that act late; one of which none are kept is none."""
         found = {}
         for number, plan in enumerate(list(filter(self._tuner.acts_late, finalists))):
-            folder = self._tuner.lab.exchange / f"late-{number}"
-            kept = self._duel.keep(self._on[plan], folder)
-            if kept.are_whole:
-                found[plan] = kept
-                continue
+            problem = "its process cannot be used any more"
+            if not self._is_over:
+                folder = self._tuner.lab.exchange / f"late-{number}"
+                kept = self._duel.keep(self._on[plan], folder)
+                if kept.are_whole:
+                    found[plan] = kept
+                    continue
+                problem = kept.problem
             del finalists[plan]
-            late = [c for c in self._live if self._tuner.known[c.technique].acts_late]
-            why = f"its steps in the watched process could not be kept: {kept.problem}"
-            self._tuner.notes.note_untried(late, why)
+            why = f"its steps in the watched process could not be kept: {problem}"
+            self._tuner.notes.note_untried([self._live[n] for n in self._late_of(plan)], why)
         return found
+
+    def _late_of(self, plan: Plan) -> Combination:
+        known = self._tuner.known
+        return tuple(n for n in self._on[plan] if known[self._live[n].technique].acts_late)
+
+    def _early_gain(self, plan: Plan, alone: Mapping[Candidate, Decision]) -> float:
+        """Return about what a plan gains before what acts late does."""
+        late = self._late_of(plan)
+        others = tuple(number for number in self._on[plan] if number not in late)
+        if not others:
+            return 1.0
+        ratio = self._duel.against(others, PLAIN).ratio
+        if ratio is not None:
+            return ratio.median
+        # Never raced by themselves: what is left of the gain without that of the late ones.
+        gain = self._duel.against(self._on[plan], PLAIN).ratio
+        of_late = (alone[self._live[n]].ratio for n in late if self._live[n] in alone)
+        parts = prod(each.median for each in of_late if each is not None)
+        return 1.0 if gain is None else max(1.0, gain.median / parts)
 
     def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
         """Return what is faster of them, with what it gains."""
@@ -322,7 +355,7 @@ class _Races:
         # each of the others by itself.
         known = [
             replace(each, state="faster")
-            if each.state == "undecided" and each.on in self._faster
+            if each.state == "undecided" and not each.why and each.on in self._faster
             else each
             for each in known
         ]

@@ -35,7 +35,7 @@ def prove(
         before: the race before it, if there was one.
         saved: what each arm saves over the whole run; None to choose by steps alone.
     """
-    names = fastest_first(final, tuner.floor, before, tuner.live_gains())
+    names = fastest_first(final, tuner.floor, before, tuner.gains_to_confirm())
     if saved is not None:
         for name in names:
             if saved[name].seconds <= 0:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from math import log
 
 from hotlap.lab.process_race import Race
-from hotlap.lab.statistics import Ratio, paired_ratio
+from hotlap.lab.statistics import paired_ratio
 from hotlap.plan import Plan
+from hotlap.trial.evidence import WORTH
 
 _CLEAR_LEAD = 1.02
 """How much faster, at the median, a plan must be to be preferred to a simpler one."""
@@ -16,7 +17,7 @@ def fastest_first(
     final: Race,
     floor: float,
     before: Race | None = None,
-    live: Mapping[Plan, Ratio] | None = None,
+    to_confirm: Mapping[Plan, float] | None = None,
 ) -> list[str]:
     """Return the arms that gained, the fastest first; of two that tie, the one with less in it.
 
@@ -25,10 +26,11 @@ def fastest_first(
         floor: what a gain must exceed.
         before: the race before it, with other processes; whatever was in it must have gained there
             too. Processes differ for as long as they live, and one race does not show that.
-        live: what plans gained in one live process.
+        to_confirm: what plans gained in one live process, and fresh ones can show.
     """
     names = [name for name in final.arms if name not in final.twins]
-    names = [n for n in names if _has_gained(final, n, floor, live or {}) and final.took_effect(n)]
+    gained = [n for n in names if _has_gained(final, n, floor, to_confirm or {})]
+    names = [name for name in gained if final.took_effect(name)]
     if before is not None:
         names = [n for n in names if n not in before.arms or before.gains(n, floor)]
     names.sort(key=lambda name: final.ratio(name).median, reverse=True)
@@ -47,19 +49,23 @@ def fastest_first(
     return ordered
 
 
-def _has_gained(final: Race, name: str, floor: float, live: Mapping[Plan, Ratio]) -> bool:
-    return final.gains(name, floor) or is_confirmed(final, name, live)
+def _has_gained(final: Race, name: str, floor: float, to_confirm: Mapping[Plan, float]) -> bool:
+    return final.gains(name, floor) or is_confirmed(final, name, floor, to_confirm)
 
 
-def is_confirmed(final: Race, name: str, live: Mapping[Plan, Ratio]) -> bool:
+def is_confirmed(final: Race, name: str, floor: float, to_confirm: Mapping[Plan, float]) -> bool:
     """True if fresh processes show at least half of what a plan gained in one live process.
 
     That it gains is known from there, to 1 in 100; what differs between processes only, such as
-    where their memory lies, is all that may still take it away.
+    where their memory lies, is all that may still take it away. Of what gains nothing in young
+    processes they can only show that it is no slower.
     """
-    gained = live.get(final.arms[name].plan)
+    gained = to_confirm.get(final.arms[name].plan)
     if gained is None:
         return False
+    least, by_means = _CONFIRMING_SHARE * log(gained), 0.0
+    if gained <= 1 + WORTH:
+        least = by_means = -log(1 + floor)
     # By the means, too: what stalls a few steps shows in no turn of 60 ms.
-    is_faster = final.ratio_of_means(name) > 1
-    return is_faster and log(final.ratio(name).median) >= _CONFIRMING_SHARE * log(gained.median)
+    is_faster = log(final.ratio_of_means(name)) > by_means
+    return is_faster and log(final.ratio(name).median) >= least

@@ -191,7 +191,7 @@ def _tune(tuner: Tuner) -> Tuning:
             seen.trial.kill()
     if live is not None:
         keep_races(tuner, live)
-        tuner.late_steps = live.late_steps
+        tuner.late_steps, tuner.early_gains = live.late_steps, live.early_gains
         tuner.slowdown = slowdown(tuner, live)
         live = replace(live, rest=without_late_ones(tuner, seen, live.rest))
     else:

@@ -62,6 +62,8 @@ class Tuner:
     is raced, and its steps are kept, in the watched process."""
     late_steps: Mapping[Plan, LateSteps] = field(default_factory=dict)
     """What was kept of such plans, for their proofs."""
+    early_gains: Mapping[Plan, float] = field(default_factory=dict)
+    """What such plans gain before, which is all that fresh processes can show."""
     slowdown: float = 1.0
     """How many times as long as an early step of the plain run a late one is known to take."""
     plain_peak_bytes: int | None = None
@@ -80,6 +82,11 @@ class Tuner:
     def live_gains(self) -> dict[Plan, Ratio]:
         """Return what gained in one live process by more than the plain script was from itself."""
         return {plan: each for plan, each in self.live.items() if is_gain(each, self.live_floor)}
+
+    def gains_to_confirm(self) -> dict[Plan, float]:
+        """Return what fresh processes should show of what gained in one live process."""
+        live = self.live_gains()
+        return {plan: self.early_gains.get(plan, each.median) for plan, each in live.items()}
 
     def reads_all(self, plan: Plan) -> bool:
         """True if a technique of the plan keeps the whole data set in memory."""

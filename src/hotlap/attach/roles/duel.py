@@ -30,7 +30,13 @@ class Duel(Part):
         self._session, self._live, self._watch = session, live, watch
         keep = None if watch is None else self._keep
         self._turns = Turns(
-            session.channel, started, live.proofs, session.stop, begin=self._begin, keep=keep
+            session.channel,
+            started,
+            live.proofs,
+            session.stop,
+            begin=self._begin,
+            keep=keep,
+            failures=live.switch_failures,
         )
         self._ends = LoopEnds()
         self._left = age
@@ -38,6 +44,10 @@ class Duel(Part):
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         if self._watch is not None:
             self._watch.place_iterator(loader, iterator)
+
+    def root_found(self, module: Any) -> None:
+        if self._watch is not None:
+            self._watch.roots.append(module)
 
     def step_done(self, optimizer: Any) -> None:
         if not self._ends.ends(optimizer):
@@ -62,7 +72,8 @@ class Duel(Part):
 
     def _end_keeping(self, **found: Any) -> None:
         self._session.play(self)
-        self._session.channel.send("kept", **found)
+        failed = {str(number): why for number, why in self._live.switch_failures().items()}
+        self._session.channel.send("kept", failed=failed, **found)
         self._turns.wait()
 
 

@@ -36,6 +36,9 @@ class KeepSteps(Part):
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         self._watch.place_iterator(loader, iterator)
 
+    def root_found(self, module: Any) -> None:
+        self._watch.roots.append(module)
+
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None and self._watch.is_training(iterator):
             self._sampler.batch(self._steps, batch, self._watch.roots)

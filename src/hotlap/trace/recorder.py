@@ -21,7 +21,7 @@ SLOW_STEP_S = 0.5
 """Where a step takes this long, its lines are those that were seen while it was timed."""
 
 
-_LOOKS_EVERY_S = 0.05
+_LOOKS_EVERY_S = 0.1
 """How often limits of time and of epochs are looked at."""
 _monotonic = time.monotonic
 

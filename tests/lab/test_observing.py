@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hotlap.lab.whole_run import WholeRun, predict_from_plain, predict_whole_run
-from hotlap.task import TaskFacts
+from hotlap.lab.whole_run import (
+    WholeRun,
+    predict_from_plain,
+    predict_whole_run,
+    seconds_between_epochs,
+)
+from hotlap.task import LoaderFacts, TaskFacts
 from hotlap.trace.schema import PHASES, Anchor, Trace
 
 EPOCH, EPOCHS = 100, 5
@@ -72,6 +77,57 @@ def test_what_comes_between_epochs_counts_in_both_runs_or_in_neither() -> None:
         long, steps, LATER_MS
     )
     assert predict_whole_run(short, steps, LATER_MS, beside=short).seconds == alone
+
+
+def loader(dataset: str, training: bool, num_workers: int = 0) -> LoaderFacts:
+    where = {"where": "train.py:1", "getitem": "", "batches": 50}
+    return LoaderFacts(
+        dataset,
+        3200,
+        64,
+        num_workers,
+        True,
+        True,
+        training=training,
+        **where,  # pyright: ignore[reportArgumentType]
+    )
+
+
+@pytest.mark.parametrize(
+    ("read_ms", "evaluated", "later_s"),
+    [
+        # 50 batches that are not read again; their forwards are as long as before.
+        (2.0, loader("Images", False), 0.2),
+        (9.0, loader("Images", False), 0.05),
+        # Read in another way, or by workers beside the evaluation.
+        (2.0, loader("Texts", False), 0.3),
+        (2.0, loader("Images", False, num_workers=1), 0.3),
+    ],
+)
+def test_what_was_evaluated_once_is_in_memory_too(
+    read_ms: float, evaluated: LoaderFacts, later_s: float
+) -> None:
+    data, forward, other = (PHASES.index(name) for name in ("data", "forward", "other"))
+    rows = []
+    for step in range(EPOCH + 40):
+        row = [0.0] * len(PHASES)
+        row[data], row[forward] = read_ms, 1.0
+        row[other] = EVALUATION_MS * (step == EPOCH)
+        rows.append(row)
+    facts = replace(trace(1).facts, loaders=(loader("Images", True), evaluated))
+    seen = replace(trace(EPOCH + 40), steps=rows, facts=facts)
+    steps = EPOCH * EPOCHS
+    assert seconds_between_epochs(seen, steps) == pytest.approx(EPOCHS * 0.3)
+    served_s = 0.3 + (EPOCHS - 1) * later_s
+    assert seconds_between_epochs(seen, steps, is_served=True) == pytest.approx(served_s)
+    # The plan's run was watched for less than an epoch.
+    short = replace(seen, steps=rows[:9], epoch_starts=[0])
+    one, other_one = (
+        predict_whole_run(short, steps, beside=seen, is_served=served).seconds
+        for served in (False, True)
+    )
+    assert one is not None and other_one is not None
+    assert one - other_one == pytest.approx((EPOCHS - 1) * (0.3 - later_s))
 
 
 def test_of_two_measurements_the_smaller_one_counts_without_a_whole_epoch_too() -> None:

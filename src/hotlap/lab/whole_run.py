@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from hotlap.task import LoaderFacts
 from hotlap.trace.schema import Trace
 
 _EXIT_S = 0.2
@@ -72,12 +73,37 @@ def _step_seconds(trace: Trace) -> list[float]:
     return [sum(row) / 1e3 for row in trace.steps]
 
 
-def seconds_between_epochs(trace: Trace, planned_steps: int) -> float:
-    """Return the seconds of a whole run that pass between its epochs, as far as they were seen."""
+def seconds_between_epochs(trace: Trace, planned_steps: int, *, is_served: bool = False) -> float:
+    """Return the seconds of a whole run that pass between its epochs, as far as they were seen.
+
+    Args:
+        trace: the plain run.
+        planned_steps: optimizer steps of the whole run.
+        is_served: True for a run that has every sample in memory once it was read.
+    """
     epochs = _epochs(trace)
-    if epochs is None:
-        return 0.0
-    return max(0.0, epochs.between) * planned_steps / epochs.steps
+    return 0.0 if epochs is None else _between(trace, epochs, planned_steps, is_served=is_served)
+
+
+def _between(trace: Trace, epochs: _Epochs, planned_steps: int, *, is_served: bool) -> float:
+    first = later = max(0.0, epochs.between)
+    if is_served:
+        # What an evaluation reads is read like the training samples, if it is of the same kind.
+        training = [loader for loader in trace.facts.loaders if loader.training]
+        kinds, size = {loader.dataset for loader in training}, sum(_batch(one) for one in training)
+        batches = sum(
+            (loader.batches or 0) * _batch(loader) / max(1, size)
+            for loader in trace.facts.loaders
+            if not loader.training and not loader.num_workers and loader.dataset in kinds
+        )
+        phases = trace.phase_means()
+        read_s, forward_s = (batches * phases.get(name, 0.0) / 1e3 for name in ("data", "forward"))
+        later = min(first, max(first - read_s, forward_s))
+    return first + (planned_steps / epochs.steps - 1) * later
+
+
+def _batch(loader: LoaderFacts) -> int:
+    return loader.batch_size or 0
 
 
 def predict_whole_run(
@@ -87,6 +113,7 @@ def predict_whole_run(
     beside: Trace | None = None,
     *,
     late_ms: float | None = None,
+    is_served: bool = False,
 ) -> WholeRun:
     """Predict from a run's first epoch, its last whole one, and what comes between epochs.
 
@@ -101,6 +128,8 @@ def predict_whole_run(
             taken from it where only it was watched for so long: both must count it, or neither.
         late_ms: the same as `steady_ms` of all steps beyond those that were watched, where steps
             are known to become slower; it counts whatever the others are.
+        is_served: True for a run that has every sample in memory once it was read; it counts where
+            what comes between epochs is taken from `beside`.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -109,8 +138,9 @@ def predict_whole_run(
         return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was measured")
     epochs = _epochs(trace)
     if epochs is None:
-        known = None if beside is None else _epochs(beside)
-        return _from_steps_alone(trace, planned_steps, steady_ms, known, late_ms)
+        return _from_steps_alone(
+            trace, planned_steps, steady_ms, beside, late_ms=late_ms, is_served=is_served
+        )
     after = totals[epochs.starts[-1] + 1 :]
     steady = fmean(after) if len(after) >= _ENOUGH_STEPS else epochs.mean
     if steady_ms is not None:
@@ -127,20 +157,23 @@ def _from_steps_alone(
     trace: Trace,
     planned_steps: int,
     steady_ms: float | None,
-    beside: _Epochs | None,
+    beside: Trace | None,
+    *,
     late_ms: float | None,
+    is_served: bool,
 ) -> WholeRun:
+    known = None if beside is None else _epochs(beside)
     totals = _step_seconds(trace)
     first = fmean(totals[1:] or totals)
-    epoch = beside.steps if beside is not None else trace.facts.steps_per_epoch or planned_steps
+    epoch = known.steps if known is not None else trace.facts.steps_per_epoch or planned_steps
     later = first if steady_ms is None else min(first, steady_ms / 1e3)
     early = min(epoch, planned_steps)
     if late_ms is not None:
         early, later = min(len(totals), planned_steps), late_ms / 1e3
     seconds = trace.setup_s + totals[0] + early * first + (planned_steps - early) * later + _EXIT_S
     words = f"{len(totals)} steps; the end of an epoch was not reached"
-    if beside is not None:
-        seconds += beside.between * planned_steps / epoch
+    if beside is not None and known is not None:
+        seconds += _between(beside, known, planned_steps, is_served=is_served)
         words += ": what comes after one is that of the run beside it"
     return WholeRun(seconds, words)
 

@@ -256,7 +256,9 @@ def _whole_runs(
     if tuner.slowdown > 1 and not tuner.acts_late(plan):
         # Its steps become slower by as much as the plain run's do.
         late_ms = steady_ms + (tuner.slowdown - 1) * _early_ms(tuner, seen, final)
-    under = predict_whole_run(own.trace, planned, steady_ms, seen.trace, late_ms=late_ms)
+    under = predict_whole_run(
+        own.trace, planned, steady_ms, seen.trace, late_ms=late_ms, is_served=fills
+    )
     return plain, under, own
 
 
@@ -299,10 +301,11 @@ def _divided(
     """
     if plain.seconds is None or seen.facts.planned_steps is None:
         return plain
-    as_before = seen.setup_s + seconds_between_epochs(seen, seen.facts.planned_steps)
-    if tuner.reads_all(final.arms[name].plan):
-        as_before += _first_epoch_s(seen)
-    seconds = as_before + max(0.0, plain.seconds - as_before) / ratio
+    planned, fills = seen.facts.planned_steps, tuner.reads_all(final.arms[name].plan)
+    as_before = seen.setup_s + (_first_epoch_s(seen) if fills else 0.0)
+    between_s = seconds_between_epochs(seen, planned)
+    seconds = as_before + max(0.0, plain.seconds - as_before - between_s) / ratio
+    seconds += seconds_between_epochs(seen, planned, is_served=fills)
     words = "the plain run's, its steps divided by the speed-up"
     return WholeRun(seconds + longer_start_s(tuner, final, name), words)
 

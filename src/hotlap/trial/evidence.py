@@ -1,6 +1,7 @@
-"""A sequential test of paired turns: is one way of training faster than another?
+"""A sequential test of turns: is one way of training faster than another?
 
-Each pair is a bet on the sign of a difference: one may look, and stop, after every pair.
+Each round is a bet on which of its turns is the fastest, of two, or of three where the base took a
+second one: one may look, and stop, after every round.
 """
 
 from collections.abc import Sequence

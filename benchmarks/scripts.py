@@ -124,7 +124,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
             parser.error(f"{name!r} is not known. Allowed: {', '.join(known)}")
     if args.peers is not None:
         # minGPT's scripts import their package by name.
-        os.environ["PYTHONPATH"] = str(args.peers / "minGPT")
+        paths = (str(args.peers / "minGPT"), os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     result = Result()
     for name in args.subject or known:
         row = _measure(known[name], args, host)

@@ -6,7 +6,7 @@ import time
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 HABIT, STEPS = sys.argv[1], int(sys.argv[2])
 
@@ -41,9 +41,21 @@ def take_step(
 ) -> None:
     if HABIT == "slow":
         time.sleep(1.0)
-    optimizer.zero_grad()
+    model.zero_grad()
     nn.functional.cross_entropy(model(inputs), labels).backward()
+    if HABIT == "by_hand":
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+        return
     optimizer.step()
+
+
+def evaluate(model: nn.Module, data: TensorDataset) -> None:
+    model.eval()
+    with torch.no_grad():
+        for inputs, _ in DataLoader(data, batch_size=8):
+            model(inputs)
+    model.train()
 
 
 def fault(step: int) -> None:
@@ -62,6 +74,12 @@ def main() -> None:
     if HABIT == "made":
         for inputs, labels in DataLoader(Made(), batch_size=16):
             take_step(model, optimizer, inputs, labels)
+    elif HABIT == "evaluates":
+        data = TensorDataset(inputs.repeat(STEPS, 1), labels.repeat(STEPS))
+        for step, batch in enumerate(DataLoader(data, batch_size=16)):
+            take_step(model, optimizer, *batch)
+            if step % 20 == 0:
+                evaluate(model, data)
     elif HABIT == "renewed":
         for _ in range(4):
             optimizer = optimizer_of(model)

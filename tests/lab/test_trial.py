@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.errors import TrialError
+from hotlap.errors import TrialError, UsageError
 from hotlap.lab.last_words import last_words
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
@@ -110,6 +110,20 @@ def test_a_script_may_print_100_megabytes() -> None:
         assert lab.trials[0].output_bytes > 100 * 2**20
         assert len(lab.trials[0].output) < 2**20
     assert len(seen.trace.steps) == 16
+
+
+def test_an_evaluation_on_the_training_data_amid_an_epoch_begins_none() -> None:
+    script = Script(path=str(LOOPS), args=("evaluates", "50"), cwd=str(LOOPS.parent))
+    with Lab(script) as lab:
+        trace = watch(lab, seconds=30, epochs=1).trace
+    assert len(trace.steps) == 50 and [*trace.epoch_starts] == [0]
+    assert trace.facts.steps_per_epoch == 50
+
+
+def test_a_script_that_updates_its_parameters_itself_is_refused_at_once() -> None:
+    script = Script(path=str(LOOPS), args=("by_hand", "10000000"), cwd=str(LOOPS.parent))
+    with Lab(script) as lab, pytest.raises(UsageError, match=r"loops\.py:\d+, and no optimizer"):
+        watch(lab, seconds=30)
 
 
 @pytest.mark.parametrize(

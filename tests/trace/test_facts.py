@@ -78,3 +78,21 @@ def test_a_pass_in_which_no_step_is_taken_is_no_epoch(
     assert known.starts == starts and len(known.orders) == len(starts)
     assert count_steps_per_epoch([known], steps) == 100
     assert known.where == ("pass 0 50" if steps == 50 else "pass 0 100")
+
+
+def test_a_pass_after_which_an_earlier_one_goes_on_is_no_epoch() -> None:
+    known = watched((0, 1, True), (1, 25, True), (1, 100, True))
+    # A batch of the first pass again, before a backward.
+    known.read_since = 0
+    known.batches += 1
+    known.resume()
+    assert known.starts == [0] and len(known.orders) == 1
+    assert known.batches_left() == 98
+    assert count_steps_per_epoch([known], 2) == 100
+
+
+def test_the_newest_pass_goes_on_as_an_epoch() -> None:
+    known = watched((0, 100, True), (100, 1, True))
+    known.read_since = 100
+    known.resume()
+    assert known.starts == [0, 100] and known.batches_left() == 99

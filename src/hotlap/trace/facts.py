@@ -26,8 +26,10 @@ class WatchedLoader:
         self.orders: list[tuple[int, int] | None] = []
         """What the order of each pass follows from, None if that is not known."""
         self.batches = 0
-        self.batches_before = 0
-        """Batches before the newest epoch."""
+        self.read_since = 0
+        """Steps before the pass in which the last batch was read."""
+        self._before: list[int] = []
+        """Batches before each pass."""
 
     def begin(self, steps: int, loader: Any) -> None:
         """An iterator of a loader over this data set was made, after so many steps.
@@ -40,18 +42,28 @@ class WatchedLoader:
             # before it in `zip`; what is begun later evaluates, until a backward follows.
             self.feeds_steps = steps == 0
         if self.starts[-1:] == [steps]:
-            del self.starts[-1], self.orders[-1]
-            self.batches = self.batches_before
+            self._forget_pass()
             if not self.training:
                 self.where, self.function = "", None
         self.starts.append(steps)
         self.orders.append(_order_of(loader))
-        self.batches_before = self.batches
+        self._before.append(self.batches)
+
+    def resume(self) -> None:
+        """A pass that began earlier goes on: those begun since only evaluated on the same data."""
+        while self.starts and self.starts[-1] > self.read_since:
+            self._forget_pass()
+            # What has just been read is of the pass that goes on.
+            self.batches += 1
+
+    def _forget_pass(self) -> None:
+        del self.starts[-1], self.orders[-1]
+        self.batches = self._before.pop()
 
     def batches_left(self) -> int | None:
         """Return the batches that are left in the epoch, None if the loader has no length."""
         length = length_of(self.loader)
-        return None if length is None else length - (self.batches - self.batches_before)
+        return None if length is None else length - (self.batches - self._before[-1])
 
 
 def _order_of(loader: Any) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from hotlap.attach.data_parallel import Wrappers
 from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.outside_parameters import outside_of
+from hotlap.attach.roles.hand_updates import HandUpdates
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.device import process_settings
@@ -46,6 +48,11 @@ _CAPTURED = (
     "the script captures its training step as a CUDA graph, and replaying a graph calls no "
     "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
     "step. Remove the graph; in a recipe the technique `cuda_graph` makes one."
+)
+_BY_HAND = (
+    "the script changes its parameters after the backward pass{}, and no optimizer of torch steps, "
+    "so its steps cannot be counted. Expected: a call of `optimizer.step()` in every step. Use "
+    "`torch.optim.SGD`, or derive its own optimizer from `torch.optim.Optimizer`."
 )
 
 
@@ -94,6 +101,8 @@ class Watch(Part):
         self._starts: list[list[int]] = []
         """Of each training loader."""
         self._backwards = 0
+        self._by_hand = HandUpdates() if self.wants_events else None
+        """None once an optimizer has stepped."""
         self._last: tuple[Callable[[], Any], Stepper | None] = (lambda: None), None
         """What stepped last, and its place in the loop."""
         self._stepping: Stepper | None = None
@@ -164,6 +173,7 @@ class Watch(Part):
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         self.place_iterator(loader, iterator).begin(self.steps, loader)
+        iterator._hotlap_begun = self.steps
         self.recorder.look_soon()
         if self.wants_events:
             self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
@@ -190,6 +200,7 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and batch is not None:
             known.batches += 1
+            known.read_since = getattr(iterator, "_hotlap_begun", self.steps)
             self._last_loader = known
             if not known.feeds_steps:
                 self._read.append(known)
@@ -244,6 +255,12 @@ class Watch(Part):
         if known is not None and not known.training:
             known.training = known.feeds_steps = True
             self._starts = [each.starts for each in self._training()]
+        if known is not None:
+            known.resume()
+        if self._by_hand is not None and self._by_hand.backward_begins(
+            [*self.roots, *self._others]
+        ):
+            self._refuse_hand_updates(frames.caller())
         # Several loaders, as in `zip`: a step is of a batch of each.
         while self._read:
             self._read.pop().feeds_steps = True
@@ -252,6 +269,10 @@ class Watch(Part):
             recorder.add_loss(loss.item())
         else:
             recorder.note_loss(loss)
+
+    def _refuse_hand_updates(self, frame: FrameType | None) -> None:
+        where = frames.location_of(frame)
+        self._session.channel.send("refused", error=_BY_HAND.format(f" at {where}" * bool(where)))
 
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
@@ -262,6 +283,7 @@ class Watch(Part):
             # It would be waited for in vain: a replay calls no optimizer.
             self._session.channel.send("refused", error=_CAPTURED)
         last, stepper = self._last
+        self._by_hand = None
         if stepper is None or last() is not optimizer:
             stepper = self.steppers.find_or_place(optimizer)
             self._last = weakref.ref(optimizer), stepper

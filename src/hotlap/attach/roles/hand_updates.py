@@ -1,0 +1,68 @@
+"""`HandUpdates`: notices a script that updates its parameters without an optimizer."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_LOOKS = (3, 10, 20, 40)
+"""Backward passes before which parameters are looked at."""
+_ELEMENTS = 64
+"""Of each parameter, spread over it."""
+
+_Seen = list[tuple["weakref.ref[Any]", torch.Tensor]]
+
+
+class HandUpdates:
+    """Looks whether parameters change between backward passes while no optimizer steps.
+
+    Gradients may be accumulated for long before the first step: only parameters that have changed
+    between all looks are updated by the script itself.
+    """
+
+    def __init__(self) -> None:
+        self._backwards = 0
+        self._seen: _Seen = []
+        self._changes = 0
+
+    def backward_begins(self, modules: Sequence[Any]) -> bool:
+        """Return whether parameters are known to be updated without an optimizer.
+
+        Args:
+            modules: called in training so far.
+        """
+        self._backwards += 1
+        if self._backwards not in _LOOKS:
+            return False
+        if self._seen and _have_changed(self._seen):
+            self._changes += 1
+        self._seen = _look(modules)
+        return self._changes == len(_LOOKS) - 1
+
+
+@torch.no_grad()
+def _look(modules: Sequence[Any]) -> _Seen:
+    parameters = {id(each): each for module in modules for each in module.parameters()}
+    return [
+        (weakref.ref(each), _some_of(each))
+        for each in parameters.values()
+        if type(each) is torch.nn.Parameter and each.requires_grad and each.numel()
+    ]
+
+
+@torch.no_grad()
+def _have_changed(seen: _Seen) -> bool:
+    for kept, before in seen:
+        parameter = kept()
+        if parameter is None or parameter.numel() < before.numel():
+            continue
+        after = _some_of(parameter)
+        if after.shape == before.shape and not torch.equal(after, before):
+            return True
+    return False
+
+
+def _some_of(parameter: torch.Tensor) -> torch.Tensor:
+    every = max(1, parameter.numel() // _ELEMENTS)
+    return parameter.detach().reshape(-1)[::every].cpu().clone()

@@ -14,6 +14,8 @@ from hotlap.attach.learning.watch import WatchLearning
 from hotlap.diagnosis.causes import watch
 from hotlap.lab.trial import Lab
 from hotlap.rules import registry
+from hotlap.rules.mistakes.windows import split
+from hotlap.trace.event_kinds import BACKWARD, OPTIMIZER_STEP, ZERO_GRAD
 from hotlap.trace.events import Events
 from hotlap.trace.schema import Trace
 
@@ -36,9 +38,21 @@ def train(batch_size, epochs):
 train(8, 1)
 """
 
+ACCUMULATING = SCRIPT.replace(
+    "train(8, 1)",
+    """
+for _ in range(2):
+    for number, (x, y) in enumerate(DataLoader(data, 11, shuffle=True), 1):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+)
 
-def watched(folder: Path, more: str) -> Trace:
-    (folder / "script.py").write_text(SCRIPT + more)
+
+def watched(folder: Path, more: str, script: str = SCRIPT) -> Trace:
+    (folder / "script.py").write_text(script + more)
     with Lab(Script(path="script.py", cwd=str(folder), python=sys.executable)) as lab:
         return watch(lab, seconds=60.0, epochs=10**6).trace
 
@@ -68,6 +82,22 @@ def test_counts_are_those_of_all_steps(tmp_path: Path) -> None:
     assert (size.samples, size.first_step) == (8, 0)
     # Control: it did sleep.
     assert size.steps < 1900
+
+
+def test_events_are_those_of_whole_steps(tmp_path: Path) -> None:
+    windows = split(watched(tmp_path, "").events)[:-1]
+    in_every_step = [ZERO_GRAD, BACKWARD, OPTIMIZER_STEP]
+    for window in windows:
+        assert [e.kind for e in window.events if e.kind in in_every_step] == in_every_step
+    # Control: it did sleep.
+    assert 64 <= len(windows) < 1900
+
+
+def test_what_accumulation_leaves_at_the_end_of_an_epoch_is_found(tmp_path: Path) -> None:
+    trace = watched(tmp_path, "", ACCUMULATING)
+    (lost,) = registry()["unused_micro_batches"].nominate(trace)
+    assert "1 backward passes at the end of an epoch" in lost.evidence
+    assert len(split(trace.events)) - 1 == len(trace.steps) == 2 * 727
 
 
 def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:

@@ -32,6 +32,7 @@ def confirmed(
     *races: Speeds,
     finalists: Sequence[Plan] = (RESIDENT,),
     has_time_for_two: bool = True,
+    left_s: float | None = None,
 ) -> tuple[Any, Race, list[set[Plan]]]:
     """Confirm `resident`, and what is faster with it, where races give such speeds.
 
@@ -47,6 +48,8 @@ def confirmed(
         speeds = left.pop(0)
         if not has_time_for_two:
             tuner.time_plan = replace(tuner.time_plan, second_until=0.0)
+        if left_s is not None:
+            tuner.budget.seconds = tuner.budget.spent + left_s
         made = faked.raced({plan: speeds[plan] for plan in plans})
         for arm in arms:
             if arm.plan:
@@ -115,18 +118,35 @@ def test_the_other_finalists_stay_whatever_became_of_the_addition(
         assert plans_in(final) == expected
 
 
+UNLUCKY = {RESIDENT: 1.0, WITH_HEAP: 1.15, WITH_COLLECTOR: 1.1}
+"""The finalist that gained in one process did not in fresh ones."""
+
+
+def test_where_the_finalist_alone_did_not_gain_the_addition_may_take_time_from_its_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = {RESIDENT: 1.0, WITH_HEAP: 1.15, WITH_COLLECTOR: 1.1}
+    tuner, final, held = confirmed(monkeypatch, UNLUCKY, second, has_time_for_two=False)
+    assert held[1] == {RESIDENT, WITH_HEAP}
+    assert fastest_first(final, tuner.floor) == [str(WITH_HEAP)]
+    # Control: the finalist has gained, and its proof comes first.
+    gained = {**UNLUCKY, RESIDENT: 1.05}
+    _, final, held = confirmed(monkeypatch, gained, has_time_for_two=False)
+    assert len(held) == 1 and plans_in(final) == {RESIDENT}
+
+
 def test_without_time_for_the_addition_an_unlucky_finalist_is_raced_once_more_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unlucky = {RESIDENT: 1.0, WITH_HEAP: 1.15, WITH_COLLECTOR: 1.0}
-    tuner, final, held = confirmed(monkeypatch, unlucky, {RESIDENT: 1.5}, has_time_for_two=False)
+    short: Any = {"has_time_for_two": False, "left_s": 15.0}
+    tuner, final, held = confirmed(monkeypatch, UNLUCKY, {RESIDENT: 1.5}, **short)
     assert held == [{RESIDENT, WITH_HEAP, WITH_COLLECTOR}, {RESIDENT}]
     assert fastest_first(final, tuner.floor) == [str(RESIDENT)]
     assert [row.race for row in tuner.trials] == [2, 2, 2, 3]
     assert "no time for another race" in why(tuner, "host_allocator")
     # Control: what was raced twice, with the addition, is not raced a third time.
-    again = {RESIDENT: 1.0, WITH_HEAP: 1.0}
-    tuner, final, held = confirmed(monkeypatch, unlucky, again)
+    again = {RESIDENT: 1.0, WITH_HEAP: 1.0, WITH_COLLECTOR: 1.0}
+    tuner, final, held = confirmed(monkeypatch, UNLUCKY, again)
     assert len(held) == 2 and fastest_first(final, tuner.floor) == []
 
 

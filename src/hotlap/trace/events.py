@@ -3,19 +3,31 @@
 import sys
 from types import FrameType
 
-from hotlap.trace import frames
+from hotlap.trace import event_kinds, frames
 from hotlap.trace.schema import Event
 from hotlap.usercode import is_users
 
 _MOST = 200_000
 """Events that are kept: the same few come in every step, and a watch is not to use up memory."""
 _NOWHERE: frames.Place = (None, 0)
+_IN_EVERY_STEP = frozenset(
+    (
+        event_kinds.BACKWARD,
+        event_kinds.CLIP,
+        event_kinds.OPTIMIZER_STEP,
+        event_kinds.SCALER_UPDATE,
+        event_kinds.SCHEDULER_STEP,
+        event_kinds.UNSCALE,
+        event_kinds.ZERO_GRAD,
+    )
+)
 
 
 class Events:
     """Notes what happens, with the step in which it does and the user's line that asked for it.
 
-    What is noted in every step is noted as it is found, and its line is looked up at the end.
+    What is noted in every step is noted as it is found, and its line is looked up at the end. Steps
+    may be left out, see `is_asleep`; what happens between the others is in order.
     """
 
     def __init__(self) -> None:
@@ -23,6 +35,8 @@ class Events:
         """Steps done so far."""
         self.newest = _NOWHERE
         """The user's place that asked for the event that was noted last."""
+        self.is_asleep = False
+        """True while nothing is noted that comes in every step: whole steps are left out."""
         self._noted: list[tuple[int, str, frames.Place]] = []
         self._users: dict[str, bool] = {}
 
@@ -34,6 +48,8 @@ class Events:
             depth: calls up from here to where it happens, and the user's code around that is looked
                 for; None if no code of the user's asks for it.
         """
+        if self.is_asleep and kind in _IN_EVERY_STEP:
+            return
         frame: FrameType | None = None if depth is None else sys._getframe(depth)
         place = _NOWHERE
         while frame is not None:

@@ -57,7 +57,7 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         for arm in arms:
             if arm.plan in extended:
                 tuner.notes.note_extension(extended[arm.plan], arm, final, best)
-        leaders = {p: c for p, c in extended.items() if _leads(tuner, final, p, best)}
+        leaders = _leaders(tuner, final, extended, best)
         final = _without(final, extended)
         if leaders:
             alone = final
@@ -117,16 +117,21 @@ def _race_again(
         seen: the watched plain run.
         live: what gained in one process.
         alone: the race in which they did, without them.
-        leaders: these plans, and what each has more than the best finalist.
+        leaders: these plans, the fastest first, and what each has more than the best finalist.
         number: of the new race.
 
     Returns:
         The new race, if one of them beats it there as well; else one with the finalists alone.
     """
     best, plans = next(iter(live.finalists)), [*live.finalists, *leaders]
-    # Without these the best finalist can be proven: no time is taken from that.
+    shortest = TWINS[:_FEWEST_TWINS], [best, next(iter(leaders))]
     until = tuner.time_plan.second_until
+    if not fastest_first(alone, tuner.floor, to_confirm=tuner.gains_to_confirm()):
+        # Else the best finalist can be proven without these, and no time is taken from that.
+        until = until_next(tuner, 1.1 * _race_s(tuner, *shortest))
     twins, raced = _fit_to_time(tuner, until, plans, live)
+    if leaders.keys().isdisjoint(raced) and time.monotonic() + _race_s(tuner, *shortest) <= until:
+        twins, raced = shortest
     again = None
     if any(plan in leaders for plan in raced):
         names = ", ".join(str(plan) for plan in raced if plan in leaders)
@@ -147,6 +152,15 @@ def _race_again(
     if fastest_first(alone, tuner.floor, to_confirm=tuner.gains_to_confirm()):
         return alone
     return _without(again, leaders)
+
+
+def _leaders(
+    tuner: Tuner, race: Race, extended: Mapping[Plan, Candidate], best: Plan
+) -> dict[Plan, Candidate]:
+    """Return the plans that were faster than the best finalist, the fastest first."""
+    found = [plan for plan in extended if _leads(tuner, race, plan, best)]
+    found.sort(key=lambda plan: race.ratio(str(plan)).median, reverse=True)
+    return {plan: extended[plan] for plan in found}
 
 
 def _leads(tuner: Tuner, race: Race, plan: Plan, best: Plan) -> bool:

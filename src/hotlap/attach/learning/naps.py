@@ -44,5 +44,9 @@ class Naps:
 
     def estimate(self, count: int, steps: int) -> int:
         """Return about how many there were in all steps of what was counted while awake."""
-        slept = self._slept + (steps - self._since if self.is_asleep else 0)
-        return round(count * steps / (steps - slept)) if slept < steps else count
+        awake = self.awake(steps)
+        return round(count * steps / awake) if awake else count
+
+    def awake(self, steps: int) -> int:
+        """Return how many of so many steps were not slept through."""
+        return steps - self._slept - (steps - self._since if self.is_asleep else 0)

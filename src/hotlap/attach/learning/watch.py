@@ -114,7 +114,7 @@ class WatchLearning(Part):
         self._forwards = 0
         self._looked_at = 0
         """Steps before the newest backward, while gradients are looked at."""
-        self._kept = self._looked = 0
+        self._kept = self._looked = self._backwards = 0
         self._scales = False
         self._naps = Naps()
 
@@ -168,6 +168,9 @@ class WatchLearning(Part):
         if slept is None:
             return
         self._batch_sizes.skip(slept)
+        # What accumulation leaves at the end of an epoch shows in each backward only.
+        is_single = self._backwards <= self._naps.awake(self._session.steps) + 1
+        self._events.is_asleep = self._naps.is_asleep and is_single
         self._session.bind()
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
@@ -260,6 +263,7 @@ class WatchLearning(Part):
             seen.in_training_mode += module.training and self._modes.differ(module)
 
     def backward_begins(self, loss: Any) -> None:
+        self._backwards += 1
         is_evaluating = False
         if self._undecided is not None:
             undecided, self._undecided = self._undecided[0], None

@@ -119,7 +119,8 @@ class Watch(Part):
 
     @property
     def events(self) -> Events | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.recorder.events if self.wants_events else None
+        events = self.recorder.events
+        return events if self.wants_events and not events.is_asleep else None
 
     @property
     def steps(self) -> int:

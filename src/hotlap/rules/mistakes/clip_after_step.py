@@ -17,7 +17,8 @@ def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the clipping of gradients that were used already."""
     found = []
     clipped_in_time = 0
-    for window in split(trace.events)[1:]:
+    windows = split(trace.events)[1:]
+    for window in windows:
         first = [e for e in window.events if e.kind in (event_kinds.BACKWARD, event_kinds.CLIP)]
         if first and first[0].kind == event_kinds.CLIP:
             found.append(first[0].where)
@@ -28,7 +29,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         mistake(
             found[0],
             f"gradients were clipped after the step, before the next backward pass, "
-            f"{len(found)} times in {len(trace.steps)} steps",
+            f"{len(found)} times in {len(windows)} steps",
             "clip before `optimizer.step()`",
         )
     ]

@@ -31,7 +31,7 @@ ON_RECIPES = {
     "recompute": {"recompute": {}},
     "reader_threads": {"reader_threads": {"count": 2}},
 }
-_NOISY = ("vae", "diffusion", "gan", "annealed", "drawing", "ahead")
+_NOISY = ("vae", "diffusion", "gan", "annealed", "drawing", "ahead", "carrying", "carrying_loaded")
 
 
 def subjects() -> dict[str, Subject]:

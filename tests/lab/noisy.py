@@ -1,8 +1,11 @@
 """Scripts whose steps draw noise, draw their own batches, or train two networks: `noisy.py KIND`,
-with a kind of `vae`, `diffusion`, `annealed`, `objects`, `drawing`, `ahead`, `gan`."""
+with a kind of `vae`, `diffusion`, `annealed`, `objects`, `drawing`, `ahead`, `carrying`,
+`carrying_loaded`, `scaled`, `gan`."""
 
 import random
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import numpy
 import torch
@@ -135,6 +138,44 @@ def ahead(loader: DataLoader) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+class OfSequences(nn.Module):
+    """Carries its hidden state from batch to batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.LSTM(16, 32, batch_first=True), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        found, state = self.body(x, state)
+        return self.out(found), state
+
+
+def _carry_on(batches: Iterable[torch.Tensor]) -> None:
+    model = OfSequences()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    state = (torch.zeros(1, 4, 32), torch.zeros(1, 4, 32))
+    for x in batches:
+        state = tuple(part.detach() for part in state)
+        output, state = model(x[:, :-1], state)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(output, x[:, 1:]).backward()
+        optimizer.step()
+
+
+def carrying(loader: DataLoader) -> None:
+    """Carries a hidden state over slices of its data, as language models do."""
+    data = loader.dataset.tensors[0].reshape(4, -1, 16)
+    starts = range(0, data.shape[1] - 8, 7)
+    _carry_on(data[:, at : at + 8] for _ in range(EPOCHS) for at in starts)
+
+
+def carrying_loaded(loader: DataLoader) -> None:
+    """The same with batches of a DataLoader."""
+    parts = loader.dataset.tensors[0].reshape(-1, 8, 16)
+    batches = DataLoader(TensorDataset(parts), batch_size=4)
+    _carry_on(x for _ in range(2 * EPOCHS) for (x,) in batches)
 
 
 def scaled(loader: DataLoader) -> None:

@@ -272,7 +272,10 @@ def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
     assert followed.count(Plan()) == 2
 
 
-@pytest.mark.parametrize("kind", ["vae", "drawing", "diffusion", "gan", "annealed", "ahead"])
+@pytest.mark.parametrize(
+    "kind",
+    ["vae", "drawing", "diffusion", "gan", "annealed", "ahead", "carrying", "carrying_loaded"],
+)
 @pytest.mark.slow
 def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(kind: str) -> None:
     with Lab(noisy(kind)) as lab:
@@ -290,7 +293,7 @@ def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["vae", "diffusion", "gan", "drawing", "ahead"])
+@pytest.mark.parametrize("kind", ["vae", "diffusion", "gan", "drawing", "ahead", "carrying"])
 @pytest.mark.usefixtures("planted_path")
 def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
     with Lab(noisy(kind), techniques=TECHNIQUES) as lab:

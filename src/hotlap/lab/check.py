@@ -11,6 +11,8 @@ class Check:
     name: str
     state: str
     evidence: str
+    limit: float | None = None
+    """The smallest change that it would have seen, where that depends on the script."""
 
 
 def not_compared(kinds: Collection[str]) -> str:

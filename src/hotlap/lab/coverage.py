@@ -74,7 +74,7 @@ def limits(
         is_exact: losses, weights and buffers were equal to the plain run's, bit for bit.
         is_narrow: the plan computes in formats that are narrower than the plain run's.
     """
-    passed = {check.name for check in checks if check.state == "passed"}
+    passed = {check.name: check.limit for check in checks if check.state == "passed"}
     found = []
     if "batches" in passed:
         found.append(Limit("batches", 0.0, ""))
@@ -86,7 +86,7 @@ def limits(
         return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
     if "delivery" in passed:
         words = "gradients between backward and update, at each step"
-        found.append(Limit(words, DELIVERY_LIMIT, "of their norm"))
+        found.append(Limit(words, passed["delivery"] or DELIVERY_LIMIT, "of their norm"))
     if "updates" in passed:
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),

@@ -7,13 +7,17 @@ the weights, which drift apart as they are rounded.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from hotlap.lab.check import Check
 
 DELIVERY_LIMIT = 1e-4
 """By how much of its norm a gradient that is clipped or scaled may be another one."""
+_NORM_NOISE = 1e-3
+"""By how much norms that are clipped to one limit may differ from it: they are sums of as many
+squares as the model has parameters, in float32."""
 _CLIP_EPSILON = 1e-6
 """What `torch.nn.utils.clip_grad_norm_` adds to a norm."""
 
@@ -21,17 +25,23 @@ Record = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
-class _Rule(Protocol):
+class _Rule:
     """What happens to gradients between backward and update."""
 
+    tolerance = DELIVERY_LIMIT
+    """By how much of its norm a gradient may be another one than the rule makes of it."""
+
     def explains(self, row: Row) -> bool:
-        """True if an update got the gradients that this rule makes of those of backward."""
-        ...
+        """Return whether an update got the gradients that this rule makes of those of backward."""
+        raise NotImplementedError
 
-    def __str__(self) -> str: ...
+    def differs(self, rows: Sequence[Row]) -> str:
+        """Return, in words, by what updates that it explains one by one are others on average."""
+        del rows
+        return ""
 
 
-class _Untouched:
+class _Untouched(_Rule):
     def explains(self, row: Row) -> bool:
         return "scale" not in row
 
@@ -40,21 +50,38 @@ class _Untouched:
 
 
 @dataclass(frozen=True)
-class _ClippedNorm:
+class _ClippedNorm(_Rule):
     limit: float
+    tolerance: float = DELIVERY_LIMIT
+
+    @classmethod
+    def of(cls, limits: Sequence[float]) -> "_ClippedNorm":
+        """Return the rule by the limits that norms were clipped to, as far as they are one."""
+        limit = median(limits)
+        apart = max(abs(each - limit) for each in limits)
+        is_one = apart <= _NORM_NOISE * limit
+        noise = 2 * apart / limit if limit and is_one else 0.0
+        return cls(limit, max(DELIVERY_LIMIT, noise))
 
     def explains(self, row: Row) -> bool:
         if "scale" not in row:
-            return row["norm"] is not None and row["norm"] <= self.limit * (1 + DELIVERY_LIMIT)
+            return row["norm"] is not None and row["norm"] <= self.limit * (1 + self.tolerance)
         limit = _norm_limit(row)
-        return limit is not None and _is_near(limit, self.limit)
+        return limit is not None and _is_near(limit, self.limit, self.tolerance)
+
+    def differs(self, rows: Sequence[Row]) -> str:
+        limits = _norm_limits(rows)
+        within = max(DELIVERY_LIMIT, self.tolerance / sqrt(max(1, len(limits))))
+        if not limits or _is_near(median(limits), self.limit, within):
+            return ""
+        return f"the norms of {len(limits)} updates are clipped to {median(limits):.7g} on average"
 
     def __str__(self) -> str:
         return f"clipped to a norm of {self.limit:.4g}"
 
 
 @dataclass(frozen=True)
-class _ClampedValues:
+class _ClampedValues(_Rule):
     limit: float
 
     def explains(self, row: Row) -> bool:
@@ -67,7 +94,7 @@ class _ClampedValues:
 
 
 @dataclass(frozen=True)
-class _Scaled:
+class _Scaled(_Rule):
     factor: float
 
     def explains(self, row: Row) -> bool:
@@ -77,8 +104,8 @@ class _Scaled:
         return f"multiplied by {self.factor:.4g}"
 
 
-def _is_near(value: float, expected: float) -> bool:
-    return abs(value - expected) <= DELIVERY_LIMIT * abs(expected)
+def _is_near(value: float, expected: float, within: float = DELIVERY_LIMIT) -> bool:
+    return abs(value - expected) <= within * abs(expected)
 
 
 def _is_scaled(row: Row) -> bool:
@@ -93,14 +120,18 @@ def _norm_limit(row: Row) -> float | None:
     return row["norm"] + _CLIP_EPSILON * row["scale"]
 
 
+def _norm_limits(rows: Sequence[Row]) -> list[float]:
+    return [limit for row in rows if "scale" in row and (limit := _norm_limit(row)) is not None]
+
+
 def _find_rule(rows: Sequence[Row]) -> _Rule | None:
     """Return the rule that explains every one of these updates, None if there is none."""
     touched = [row for row in rows if "scale" in row]
-    norms = [limit for row in touched if (limit := _norm_limit(row)) is not None]
+    norms = _norm_limits(rows)
     ceilings = [row["ceiling"] for row in touched if row["ceiling"] is not None]
     scales = [row["scale"] for row in touched if row["scale"] is not None]
     rules: list[_Rule] = [_Untouched()]
-    rules += [_ClippedNorm(median(norms))] if norms else []
+    rules += [_ClippedNorm.of(norms)] if norms else []
     rules += [_ClampedValues(max(ceilings))] if ceilings else []
     rules += [_Scaled(median(scales))] if scales else []
     return next((rule for rule in rules if all(map(rule.explains, rows))), None)
@@ -141,11 +172,15 @@ def check_delivery(plain: Record, other: Record) -> Check:
         if rule is None:
             return Check("delivery", "partial", f"{own_way}, in a way of its own")
         rules.append(rule)
-        odd = next((row for row in of_other.get(optimizer, ()) if not rule.explains(row)), None)
+        others = of_other.get(optimizer, ())
+        odd = next((row for row in others if not rule.explains(row)), None)
         if odd is None:
+            words = rule.differs(others)
+            if words:
+                return Check("delivery", "failed", f"{words}. Expected: {rule}")
             continue
         # A limit that the plain run happens not to reach.
-        both = _find_rule([*its, *of_other[optimizer]])
+        both = _find_rule([*its, *others]) if isinstance(rule, _Untouched) else None
         if both is None:
             at = next(n for n, row in enumerate(rows, 1) if row is odd)
             return Check("delivery", "failed", f"update {at}: {_describe_change(odd, rule)}")
@@ -156,7 +191,8 @@ def check_delivery(plain: Record, other: Record) -> Check:
         words = f"{len(missed)} updates could not be followed: {missed[0]}"
         return Check("delivery", "partial", words)
     how = ", ".join(dict.fromkeys(map(str, rules)))
-    return Check("delivery", "passed", f"each of {len(rows)} updates gets its gradients {how}")
+    words = f"each of {len(rows)} updates gets its gradients {how}"
+    return Check("delivery", "passed", words, max(rule.tolerance for rule in rules))
 
 
 def _find_fault(row: Row, plain: Row) -> str:

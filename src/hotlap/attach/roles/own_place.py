@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from hotlap import nested
 from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.carried import Carried
 from hotlap.attach.roles.repetition import Findings, Gradients, Repetition, Step
 from hotlap.attach.roles.sampling import copy_for_storage
 from hotlap.attach.roles.session import Part, Session
@@ -19,7 +20,9 @@ class AtOwnPlace(Part):
     """Repeats steps whose batches come from no DataLoader, and so cannot be handed to the script.
 
     The script draws them itself: it is put where the captured run was when the step before had
-    ended, in its loop and in its random numbers, and must come to the same inputs. So each place is
+    ended, in its loop and in its random numbers, and must come to the same inputs. What the model
+    itself has returned before, as the hidden state of a recurrent network, depends on how the steps
+    before were rounded: it is given to the forward as it was captured. So each place is
     passed once only, and a trial is held for each of the ways in which steps are repeated: those of
     the plain script write what they find, and that in the reference's dtype comes last.
 
@@ -45,6 +48,7 @@ class AtOwnPlace(Part):
         self._repeated: Repetition | None = None
         self._is_known = False
         """True if the inputs of the step's first forward were seen to be those of the capture."""
+        self._carried = Carried()
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is None or not self._watch.is_training(iterator):
@@ -61,9 +65,13 @@ class AtOwnPlace(Part):
             # A batch may have been read ahead, in a step that was repeated.
             return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
         if not self._is_known:
-            self._findings.run_guarded(lambda: self._recognize(current, inputs))
+            inputs = self._findings.run_guarded(lambda: self._recognize(current, inputs))
         self._findings.run_guarded(lambda: current.load(self._watch.roots))
         return nested.map_tensors(inputs, current.cast)
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        del root
+        self._findings.run_guarded(lambda: self._carried.note(output))
 
     def _begin(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -71,13 +79,16 @@ class AtOwnPlace(Part):
             self._repeated, self._is_known = waiting, False
             self._findings.run_guarded(lambda: waiting.begin(self._watch.roots))
 
-    def _recognize(self, repeated: Repetition, inputs: tuple[Any, ...]) -> None:
+    def _recognize(self, repeated: Repetition, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs of the step's first forward, with the captured state of the model."""
         self._is_known = True
+        inputs = repeated.with_captured(inputs, self._carried.holds)
         if not repeated.has_inputs(inputs):
             self._findings.end_with(
                 "when it runs again, the script computes a different batch for step "
                 f"{repeated.meta['step'] + 1}"
             )
+        return inputs
 
     def step_begins(self, optimizer: Any) -> None:
         current = self._repeated

@@ -6,6 +6,7 @@ fused implementations.
 """
 
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -272,6 +273,19 @@ class Repetition:
 
     def cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() else value
+
+    def with_captured(
+        self, inputs: tuple[Any, ...], is_carried: Callable[[torch.Tensor], bool]
+    ) -> tuple[Any, ...]:
+        """Return the inputs of the step's first forward, those that are carried as captured."""
+        names = itertools.count()
+
+        def change(leaf: torch.Tensor) -> torch.Tensor:
+            captured = self.tensors.get(f"input.{next(names)}")
+            is_same = captured is not None and captured.shape == leaf.shape
+            return captured.to(leaf.device) if is_same and is_carried(leaf) else leaf
+
+        return nested.map_tensors(inputs, change)
 
     def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
         """True if these are the inputs of the step's first forward, but for their rounding."""

@@ -14,7 +14,7 @@ from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.racing import TWINS, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
-from hotlap.tuning.time_plan import CONFIRM_ROUNDS, CONFIRM_TURN_S, START_SHARE
+from hotlap.tuning.time_plan import CONFIRM_ROUNDS, CONFIRM_TURN_S, PROOF_RUNS, START_SHARE
 from hotlap.tuning.tuner import Tuner
 
 _MOST_RACES = 2
@@ -125,10 +125,10 @@ def _race_again(
     """
     best, plans = next(iter(live.finalists)), [*live.finalists, *leaders]
     shortest = TWINS[:_FEWEST_TWINS], [best, next(iter(leaders))]
-    until = tuner.time_plan.second_until
-    if not fastest_first(alone, tuner.floor, to_confirm=tuner.gains_to_confirm()):
-        # Else the best finalist can be proven without these, and no time is taken from that.
-        until = until_next(tuner, 1.1 * _race_s(tuner, *shortest))
+    # A faster plan is worth a shorter proof.
+    fills = any(map(tuner.reads_all, leaders))
+    keep_s = PROOF_RUNS * tuner.time_plan.least_proof_s(fills=fills)
+    until = max(tuner.time_plan.second_until, tuner.budget.deadline(keep_s))
     twins, raced = _fit_to_time(tuner, until, plans, live)
     if leaders.keys().isdisjoint(raced) and time.monotonic() + _race_s(tuner, *shortest) <= until:
         twins, raced = shortest

@@ -31,6 +31,8 @@ _DIGESTS_S = 0.005
 5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
 _STEPS_BEFORE_TURNS = 35
+PROOF_RUNS = 2.5
+"""Times that a proof of one plan takes: the plain run, and once more beside the plan."""
 _CONFIRMING, _PROVING = 3, 3.2
 """Runs that it takes: the plain script twice and the plan; what is followed costs more."""
 _RUNS_TO_AGE = 8
@@ -73,6 +75,14 @@ class TimePlan:
     processes: int | None = None
     """Processes that fit into the memory of a device at once, None if that is not limited."""
 
+    @property
+    def _step_s(self) -> float:
+        return (self.prove_s - self.start_s) / self.horizon
+
+    def least_proof_s(self, *, fills: bool) -> float:
+        """Return the seconds that the shortest proof of one plan takes, see `shorten`."""
+        return self.start_s + fills * self.fill_s + self.least_horizon * self._step_s
+
     def shorten(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
         """Return a plan whose proofs take at most `prove_s` seconds each, None if that is too few.
 
@@ -81,7 +91,7 @@ class TimePlan:
             fills: True if the plan to be proven keeps the whole data set in memory.
         """
         before_s = self.start_s + (self.fill_s if fills else 0.0)
-        step_s = (self.prove_s - self.start_s) / self.horizon
+        step_s = self._step_s
         horizon = min(self.horizon, int((prove_s - before_s) / step_s))
         if horizon < self.least_horizon:
             return None

@@ -1,4 +1,4 @@
-"""Clipping that is read off the plain run: in a large model, norms in float32 are not one number."""
+"""Clipping that is read off the plain run: norms of large models, in float32, are not one number."""
 
 import random
 from collections.abc import Callable, Mapping

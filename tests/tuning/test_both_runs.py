@@ -9,7 +9,7 @@ from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
-from hotlap.tuning import concluding
+from hotlap.tuning import predicting
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.result import ProvenPlan
 from tests.tuning import faked
@@ -53,7 +53,7 @@ def seconds(
 
 def tuner_for(monkeypatch: pytest.MonkeyPatch, own: Observation, plan: Plan) -> Any:
     shown = replace(own, techniques=faked.proofs(plan))
-    monkeypatch.setattr(concluding, "watch", lambda *_, **__: shown)
+    monkeypatch.setattr(predicting, "watch", lambda *_, **__: shown)
     return faked.tuner()
 
 

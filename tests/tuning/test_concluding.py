@@ -23,7 +23,7 @@ from hotlap.plan.file import PlanFile
 from hotlap.report import tuning as report
 from hotlap.techniques import Numerics
 from hotlap.trace.schema import PHASES
-from hotlap.tuning import concluding, stages
+from hotlap.tuning import concluding, predicting, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.hints import Hint
@@ -67,7 +67,8 @@ def own_run(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         trace = faked.trace(ms, setup_s=given["setup_s"])
         return Observation(trace, faked.proofs(plan, given["state"]))
 
-    monkeypatch.setattr(concluding, "watch", watch)
+    for module in (concluding, predicting):
+        monkeypatch.setattr(module, "watch", watch)
     return given
 
 

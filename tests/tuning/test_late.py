@@ -59,6 +59,8 @@ def test_where_no_process_has_stayed_it_is_not_tried() -> None:
 class Kept:
     """A process that keeps so many of the steps that it is asked for."""
 
+    slowed = 1.0
+
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -189,7 +191,7 @@ def test_runs_whose_steps_become_slower_are_predicted_so(
     tuner.slowdown, tuner.is_late_live = 1.25, is_late_live
     own = replace(SEEN.trace, steps=faked.trace(2.0).steps)
     watched = replace(SEEN, trace=own, techniques=faked.proofs(plan))
-    monkeypatch.setattr("hotlap.tuning.concluding.watch", lambda *_, **__: watched)
+    monkeypatch.setattr("hotlap.tuning.predicting.watch", lambda *_, **__: watched)
     monkeypatch.setattr(tuner, "reads_all", lambda _: True)
     ratio = final.ratio(faked.name_of(plan))
     found = conclude(

@@ -137,6 +137,11 @@ class Duel:
         return self._turns.failed
 
     @property
+    def slowed(self) -> float:
+        """How many times as long as undisturbed ones all steps took, on average."""
+        return self._turns.slowed()
+
+    @property
     def steps_per_turn(self) -> int:
         return self._turns.steps
 

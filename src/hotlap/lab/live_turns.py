@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from hotlap.errors import TrialError
@@ -52,6 +53,8 @@ class LiveTurns:
         self.failed: dict[int, str] = {}
         """Number of a technique that cannot be switched here -> why."""
         self._step_ms, self._planned, self._reserved = step_ms, planned, reserved
+        self._all: dict[Combination, list[Turn]] = {}
+        """Every turn, also those that were taken again."""
         self._disturbed: deque[bool] = deque(maxlen=_RECENT)
         """Of the last turns, taken once: whether other processes had the cores."""
         self._settle = settling_steps(step_ms, settle)
@@ -73,6 +76,20 @@ class LiveTurns:
     def lengthen(self) -> None:
         """Let each turn be twice as long from now on."""
         self.steps *= 2
+
+    def slowed(self) -> float:
+        """Return how many times as long as undisturbed ones all steps took, on average.
+
+        1 where that is not known. All turns count, for as long as they took: a turn that is taken
+        again because of other processes is a part of what they cost.
+        """
+        taken = undisturbed = 0.0
+        for turns in self._all.values():
+            alone = [each.median_ms for each in turns if each.waited <= _DISTURBED]
+            if alone:
+                taken += sum(each.mean_ms for each in turns)
+                undisturbed += len(turns) * median(alone)
+        return max(1.0, taken / undisturbed) if undisturbed else 1.0
 
     def take(self, on: Combination) -> Turn | None:
         """Return what a step took with these techniques, None if the script has ended.
@@ -107,4 +124,6 @@ class LiveTurns:
         self.taken += count
         self.note_failures(message)
         waited = message["waited_ms"] / message["whole_ms"]
-        return Turn(message["median_ms"], message["ms"] / self.steps, waited)
+        turn = Turn(message["median_ms"], message["ms"] / self.steps, waited)
+        self._all.setdefault(on, []).append(turn)
+        return turn

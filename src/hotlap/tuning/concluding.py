@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from hotlap.errors import HotlapError
 from hotlap.lab.observing import Observation, watch
@@ -11,19 +10,14 @@ from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.lab.whole_run import (
     WholeRun,
-    predict_from_plain,
-    predict_whole_run,
-    seconds_between_epochs,
-    shows_epochs,
 )
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer, answer
+from hotlap.tuning.predicting import LEAST_WATCH_S, predict_both, predict_plain
 from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
-from hotlap.tuning.whole_run_savings import longer_start_s
 
-_LEAST_WATCH_S = 3.0
 BASELINES_AGREE = 1.5
 """How many times the plain step of the race may take what the watched plain step took, or the other
 way round. What is further apart was not measured under the same conditions."""
@@ -126,7 +120,7 @@ def _arm_of(final: Race, plan: Plan) -> str:
 
 def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan | None) -> _Claim:
     """Predict the whole run with and without the plan, and look for what speaks against it."""
-    plain = _predict_plain(tuner, seen, final)
+    plain = predict_plain(tuner, seen, final)
     if best is None or final is None:
         return _Claim({"baseline": plain, "best": plain})
     doubt = _doubt_baselines(tuner, seen, spread(final.base_ms).median)
@@ -141,7 +135,7 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
             return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
         speedup, floor, by_means = live, tuner.live_floor, by_means or live.median
     try:
-        plain, under, own = _whole_runs(tuner, seen, final, name, plain, by_means)
+        plain, under, own = predict_both(tuner, seen, final, name, plain, by_means)
     except HotlapError as error:
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
@@ -153,11 +147,6 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     return _Claim(whole, proofs, doubt, speedup, floor, own.trace if own is not None else None)
 
 
-def _plain_ms(final: Race) -> float:
-    """Return the mean ms of the plain run's steps in a race."""
-    return fmean(fmean(twin) for twin in final.twins_means_ms)
-
-
 def _doubt_baselines(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
     """Return, in words, that a plain step took far longer in one measurement, else nothing.
 
@@ -165,12 +154,12 @@ def _doubt_baselines(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
     time for it and for the plan's own.
     """
     doubt = _baselines_differ(seen.trace.step_ms()["median"], raced_ms, tuner.plain)
-    spare = tuner.budget.left - 2 * (seen.trace.setup_s + _LEAST_WATCH_S) - 1.0
+    spare = tuner.budget.left - 2 * (seen.trace.setup_s + LEAST_WATCH_S) - 1.0
     if not doubt or spare < 0:
         return doubt
     tuner.progress(f"{doubt.partition(':')[0]}: watching it again")
     try:
-        again = watch(tuner.lab, Plan(), seconds=_LEAST_WATCH_S, steps=tuner.most_steps)
+        again = watch(tuner.lab, Plan(), seconds=LEAST_WATCH_S, steps=tuner.most_steps)
     except HotlapError as error:
         tuner.progress(f"it could not be watched again: {str(error).splitlines()[0]}")
         return doubt
@@ -210,110 +199,6 @@ def _is_not_what_was_raced(best: ProvenPlan, rows: Sequence[Mapping[str, str]]) 
         if row["state"] == "refused" and row["name"] in best.plan.techniques:
             return f"{row['name']} was applied in the race and not in a whole run: {row['why']}"
     return ""
-
-
-def _whole_runs(
-    tuner: Tuner,
-    seen: Observation,
-    final: Race,
-    name: str,
-    plain: WholeRun,
-    by_means: float | None,
-) -> tuple[WholeRun, WholeRun, Observation | None]:
-    """Run the plan as a user would, from its very start; return what that predicts of both runs.
-
-    Returns:
-        The prediction of the plain run, which may have been watched for less, that of the plan's,
-        and what was watched, None if there was no time for it.
-
-    Args:
-        tuner: what the tuning shares.
-        seen: the watched plain run.
-        final: the last race.
-        name: of the plan's arm.
-        plain: what is predicted of the plain run as long as it alone was watched.
-        by_means: how many times faster the plan's steps are, as the last race says if None.
-    """
-    ratio = by_means or final.ratio_of_means(name)
-    spare = max(0.0, tuner.budget.left - 1.0)
-    if spare < seen.trace.setup_s + _LEAST_WATCH_S:
-        tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
-        return plain, _divided(tuner, seen.trace, final, name, plain, ratio), None
-    tuner.progress("watching the plan from its very start")
-    seconds = spare - seen.trace.setup_s - 0.5
-    plan, planned = final.arms[name].plan, seen.trace.facts.planned_steps
-    own = watch(tuner.lab, plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
-    plain = _predict_plain(tuner, seen, final, own.trace)
-    fills = tuner.reads_all(plan)
-    if planned is not None and _is_one_stretch(seen.trace, own.trace, planned, fills=fills):
-        step_ms = min(_plain_ms(final), seen.trace.step_ms()["mean"])
-        if tuner.slowdown > 1:
-            step_ms = tuner.slowdown * _early_ms(tuner, seen, final)
-        saved_ms = step_ms * (1 - 1 / ratio)
-        return plain, predict_from_plain(plain, seen.trace, own.trace, planned, saved_ms), own
-    steady_ms = fmean(final.arms[name].means_ms)
-    late_ms = None
-    if tuner.slowdown > 1 and not tuner.acts_late(plan):
-        # Its steps become slower by as much as the plain run's do.
-        late_ms = steady_ms + (tuner.slowdown - 1) * _early_ms(tuner, seen, final)
-    under = predict_whole_run(
-        own.trace, planned, steady_ms, seen.trace, late_ms=late_ms, is_served=fills
-    )
-    return plain, under, own
-
-
-def _predict_plain(
-    tuner: Tuner, seen: Observation, final: Race | None, beside: Trace | None = None
-) -> WholeRun:
-    """Predict the plain run, see `predict_whole_run`."""
-    planned = seen.trace.facts.planned_steps
-    if final is None:
-        return predict_whole_run(seen.trace, planned, None, beside)
-    late_ms = None
-    if tuner.slowdown > 1:
-        late_ms = tuner.slowdown * _early_ms(tuner, seen, final)
-    return predict_whole_run(seen.trace, planned, _plain_ms(final), beside, late_ms=late_ms)
-
-
-def _early_ms(tuner: Tuner, seen: Observation, final: Race) -> float:
-    """Return the ms of a plain step before it becomes slower."""
-    plans = [arm.plan for arm in final.arms.values()]
-    # Where a race waited for that age its steps are slow.
-    return _plain_ms(final) / (tuner.slowdown if tuner.age_for(seen, plans) else 1.0)
-
-
-def _is_one_stretch(seen: Trace, own: Trace, planned_steps: int, *, fills: bool) -> bool:
-    """True if the run has no later epochs, in which what `fills` the memory would first serve."""
-    # A run that has ended may have stopped early: its steps, and savings, are fewer than planned.
-    has_ended = "script" in (seen.ended, own.ended)
-    if has_ended or shows_epochs(seen) or shows_epochs(own):
-        return False
-    epoch = seen.facts.steps_per_epoch
-    return epoch is None or (epoch >= planned_steps and not fills)
-
-
-def _divided(
-    tuner: Tuner, seen: Trace, final: Race, name: str, plain: WholeRun, ratio: float
-) -> WholeRun:
-    """Return the plain run with its steps divided by the speed-up, where the plan's was not seen.
-
-    Its start is the longest that a race has shown; what comes between epochs is as long as before.
-    """
-    if plain.seconds is None or seen.facts.planned_steps is None:
-        return plain
-    planned, fills = seen.facts.planned_steps, tuner.reads_all(final.arms[name].plan)
-    as_before = seen.setup_s + (_first_epoch_s(seen) if fills else 0.0)
-    between_s = seconds_between_epochs(seen, planned)
-    seconds = as_before + max(0.0, plain.seconds - as_before - between_s) / ratio
-    seconds += seconds_between_epochs(seen, planned, is_served=fills)
-    words = "the plain run's, its steps divided by the speed-up"
-    return WholeRun(seconds + longer_start_s(tuner, final, name), words)
-
-
-def _first_epoch_s(trace: Trace) -> float:
-    """Return the seconds of the first epoch, all that were seen if it did not end."""
-    ends = [start for start in trace.epoch_starts if start > 0]
-    return sum(map(sum, trace.steps[: ends[0] if ends else None])) / 1e3
 
 
 def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, str]:

@@ -69,6 +69,8 @@ class LiveRaces:
     """How far the plain script was from itself, or the least gain that is decided on."""
     late_steps: Mapping[Plan, LateSteps] = field(default_factory=dict)
     """Steps of finalists that act late, where fresh processes have no time to get so old."""
+    slowed: float = 1.0
+    """How many times as long as undisturbed ones steps took, as other processes had the cores."""
     early_gains: Mapping[Plan, float] = field(default_factory=dict)
     """How many times as fast these are before that: what fresh processes can show."""
 
@@ -188,7 +190,15 @@ class _Races:
             early = {plan: self._early_gain(plan, alone) for plan in late_steps}
             at_once = [d for d in faster if not self._tuner.acts_late(self._plan(d.on))]
             finalists = finalists or self._fastest(at_once)
-        return LiveRaces(finalists, rest, alone, self._floor, late_steps, early)
+        return LiveRaces(
+            finalists,
+            rest,
+            alone,
+            self._floor,
+            late_steps,
+            slowed=self._duel.slowed,
+            early_gains=early,
+        )
 
     def _fastest(self, faster: Sequence[Decision]) -> dict[Plan, Ratio]:
         fastest = find_best(faster)

@@ -192,7 +192,7 @@ def _tune(tuner: Tuner) -> Tuning:
     if live is not None:
         keep_races(tuner, live)
         tuner.late_steps, tuner.early_gains = live.late_steps, live.early_gains
-        tuner.slowdown = slowdown(tuner, live)
+        tuner.slowdown, tuner.slowed = slowdown(tuner, live), live.slowed
         live = replace(live, rest=without_late_ones(tuner, seen, live.rest))
     else:
         candidates = without_late_ones(tuner, seen, candidates)

@@ -64,6 +64,9 @@ class Tuner:
     """What was kept of such plans, for their proofs."""
     early_gains: Mapping[Plan, float] = field(default_factory=dict)
     """What such plans gain before, which is all that fresh processes can show."""
+    slowed: float = 1.0
+    """How many times as long as undisturbed ones steps take while other processes have the cores,
+    over all turns in the watched process."""
     slowdown: float = 1.0
     """How many times as long as an early step of the plain run a late one is known to take."""
     plain_peak_bytes: int | None = None

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hotlap import nested
-from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.carried import Carried
+from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.repetition import Findings, Gradients, Repetition, Step
 from hotlap.attach.roles.sampling import copy_for_storage
 from hotlap.attach.roles.session import Part, Session

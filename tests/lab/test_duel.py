@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count as count_up
+from itertools import cycle, count as count_up
 from math import comb, exp, inf, log
 from pathlib import Path
 from random import Random
@@ -161,6 +161,39 @@ def test_a_turn_in_which_others_had_the_cores_is_taken_again(
     turn = duel._turns.take(())
     assert turn is not None and turn.median_ms == kept
     assert next(given)[0] == taken + 1
+
+
+@pytest.mark.parametrize(
+    ("waited", "mean_ms", "slowed"),
+    [
+        # Each second turn is disturbed, and taken again: 4 and 8 ms, where 4 are undisturbed.
+        ([0.6, 0.0], {0.6: 8.0, 0.0: 4.0}, 1.5),
+        # The machine is quiet, or does not say who waits.
+        ([0.0], {0.0: 4.1}, 1.025),
+        # Nobody knows what an undisturbed step takes.
+        ([0.6], {0.6: 8.0}, 1.0),
+    ],
+)
+def test_how_much_other_processes_slow_steps_follows_from_all_turns(
+    monkeypatch: pytest.MonkeyPatch,
+    waited: list[float],
+    mean_ms: dict[float, float],
+    slowed: float,
+) -> None:
+    duel = Duel(cast("Any", None), [Plan({"idle": {}})], step_ms=4.0)
+    assert duel.slowed == 1.0
+    shares = cycle(waited)
+
+    def take(on: Any) -> Turn:
+        share = next(shares)
+        # What is switched on saves half of a step, disturbed or not.
+        part = 0.5 if on else 1.0
+        return Turn(4.0 * part, mean_ms[share] * part, share)
+
+    monkeypatch.setattr(duel._turns, "_take_once", take)
+    for on in [(), (0,)] * 6:
+        duel._turns.take(on)
+    assert duel.slowed == pytest.approx(slowed)
 
 
 def test_where_most_turns_are_disturbed_they_are_taken_as_they_are(

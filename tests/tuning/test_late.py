@@ -202,3 +202,28 @@ def test_runs_whose_steps_become_slower_are_predicted_so(
     # What acts late keeps its steps as they were.
     later_s = 950 * (0.002 if candidate is FLUSH else 0.003)
     assert after == pytest.approx(2.2 + 0.1 + later_s, abs=0.02)
+
+
+@pytest.mark.parametrize("slowed", [1.04, 1.5])
+def test_beside_other_processes_runs_are_predicted_by_how_much_these_slow_steps(
+    slowed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1000 steps of 4 ms, of which 50 were watched, and twice as fast under the plan."""
+    plan = RESIDENT.plan()
+    final = faked.raced({plan: 2.0}, plain_ms=4.0, wobble=0.0)
+    # The few turns of that race fell between what the others do.
+    tuner = faked.tuner()
+    tuner.slowed = slowed
+    own = replace(SEEN.trace, steps=faked.trace(2.0).steps)
+    watched = replace(SEEN, trace=own, techniques=faked.proofs(plan))
+    monkeypatch.setattr("hotlap.tuning.predicting.watch", lambda *_, **__: watched)
+    monkeypatch.setattr(tuner, "reads_all", lambda _: True)
+    ratio = final.ratio(faked.name_of(plan))
+    found = conclude(
+        tuner, SEEN, final, [ProvenPlan("exact", plan, ratio, Verdict("exact", "", 9))]
+    )
+    before, after = (found.whole_run[name].seconds for name in ("baseline", "best"))
+    # What a step's mean is beyond its median anyhow is in the means of the race already.
+    factor = slowed if slowed > 1.05 else 1.0
+    assert before == pytest.approx(2.2 + 0.2 + 950 * 0.004 * factor, abs=0.02)
+    assert after == pytest.approx(2.2 + 0.1 + 950 * 0.002 * factor, abs=0.02)

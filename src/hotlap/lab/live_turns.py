@@ -103,6 +103,7 @@ class LiveTurns:
             turn = self._take_once(on)
             if turn is None:
                 return None
+            self._all.setdefault(on, []).append(turn)
             if not taken:
                 self._disturbed.append(turn.waited > _DISTURBED)
             if turn.waited <= _DISTURBED:
@@ -124,6 +125,4 @@ class LiveTurns:
         self.taken += count
         self.note_failures(message)
         waited = message["waited_ms"] / message["whole_ms"]
-        turn = Turn(message["median_ms"], message["ms"] / self.steps, waited)
-        self._all.setdefault(on, []).append(turn)
-        return turn
+        return Turn(message["median_ms"], message["ms"] / self.steps, waited)

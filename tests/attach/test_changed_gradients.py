@@ -36,7 +36,7 @@ def leave(parameter: Any) -> None:
 )
 @pytest.mark.parametrize("clips", [False, True])
 def test_gradients_that_the_script_divides_are_seen(change: Any, changed: int, clips: bool) -> None:
-    watched = WatchLearning(SimpleNamespace(steps=0, bind=bool), Events())  # pyright: ignore[reportArgumentType]
+    watched = WatchLearning(SimpleNamespace(steps=0, bind=bool, bind_steps=bool), Events())  # pyright: ignore[reportArgumentType]
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(6):
@@ -61,7 +61,7 @@ def test_gradients_that_the_script_divides_are_seen(change: Any, changed: int, c
 
 def test_gradients_that_are_zero_or_no_numbers_tell_nothing() -> None:
     for number in (0.0, float("nan")):
-        watched = WatchLearning(SimpleNamespace(steps=0, bind=bool), Events())  # pyright: ignore[reportArgumentType]
+        watched = WatchLearning(SimpleNamespace(steps=0, bind=bool, bind_steps=bool), Events())  # pyright: ignore[reportArgumentType]
         parameter = nn.Parameter(torch.ones(2))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         for _ in range(3):
@@ -92,7 +92,7 @@ def test_a_first_layer_that_no_scale_of_its_input_harms(
 
 
 def test_a_model_that_is_also_called_in_evaluation_mode_is_evaluated() -> None:
-    watched = WatchLearning(SimpleNamespace(steps=0, bind=bool), Events())  # pyright: ignore[reportArgumentType]
+    watched = WatchLearning(SimpleNamespace(steps=0, bind=bool, bind_steps=bool), Events())  # pyright: ignore[reportArgumentType]
     generator, judge = nn.Sequential(nn.Dropout()), nn.Sequential(nn.Dropout())
     with torch.no_grad():
         watched.evaluation_forward_ends(generator, (), {}, None)

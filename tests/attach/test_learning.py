@@ -35,7 +35,7 @@ LABELS = torch.randint(0, 3, (6,))
 
 
 def learning() -> WatchLearning:
-    return WatchLearning(SimpleNamespace(steps=0, bind=bool), Events())  # pyright: ignore[reportArgumentType]
+    return WatchLearning(SimpleNamespace(steps=0, bind=bool, bind_steps=bool), Events())  # pyright: ignore[reportArgumentType]
 
 
 def seen(loss: Any) -> LossFacts:

@@ -74,7 +74,9 @@ def test_it_sleeps_through_three_of_four_stretches() -> None:
 
 
 def test_counts_are_those_of_all_steps(tmp_path: Path) -> None:
-    learning = watched(tmp_path, "").learning
+    trace = watched(tmp_path, "")
+    learning = trace.learning
+    assert len(trace.steps) == len(trace.losses) == 2000
     assert learning.forwards == pytest.approx(2000, rel=0.02)
     (loss,) = learning.losses
     assert loss.backwards == learning.forwards and loss.is_mean
@@ -101,7 +103,7 @@ def test_what_accumulation_leaves_at_the_end_of_an_epoch_is_found(tmp_path: Path
 
 
 def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:
-    session: Any = SimpleNamespace(steps=500, bind=bool)
+    session: Any = SimpleNamespace(steps=500, bind=bool, bind_steps=bool)
     learning = WatchLearning(session, Events())
     model = torch.nn.Linear(2, 2).eval()
     for is_decided, output in ((True, torch.ones(2)), (False, model(torch.ones(2)))):
@@ -113,13 +115,21 @@ def test_a_forward_that_a_backward_may_follow_wakes_it() -> None:
 
 
 def test_a_new_epoch_wakes_it() -> None:
-    session: Any = SimpleNamespace(steps=500, bind=bool)
+    session: Any = SimpleNamespace(steps=500, bind=bool, bind_steps=bool)
     learning = WatchLearning(session, Events())
     learning._naps.look(session.steps, may_sleep=True)
     assert not learning.hears("forward_begins")
     loader: Any = SimpleNamespace(num_workers=0)
     learning.iterator_made(loader, None)
     assert learning.hears("forward_begins") and learning.hears("step_begins")
+
+
+def test_steps_of_another_optimizer_are_counted_while_it_sleeps(tmp_path: Path) -> None:
+    more = "optimizer = torch.optim.Adam(model.parameters(), 0.01)\ntrain(32, 2)\n"
+    trace = watched(tmp_path, more)
+    assert len(trace.steps) == 3000 and [*trace.epoch_starts] == [0, 2000, 2500]
+    later = [event.step for event in trace.events if event.step >= 2000]
+    assert later[0] == 2000 and later[-1] <= 3000 and sorted(later) == later
 
 
 def test_what_begins_while_it_sleeps_is_found(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Layer(nn.Module):
 
 
 def learning() -> WatchLearning:
-    return WatchLearning(SimpleNamespace(steps=0, bind=bool), Events())  # pyright: ignore[reportArgumentType]
+    return WatchLearning(SimpleNamespace(steps=0, bind=bool, bind_steps=bool), Events())  # pyright: ignore[reportArgumentType]
 
 
 def test_what_fails_is_called_once_and_said() -> None:

@@ -246,7 +246,7 @@ def test_a_script_that_captures_its_own_steps_is_refused_at_once(
 @pytest.mark.parametrize("training", [True, False])
 def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
     watch, recorded = role()
-    watch.recorder.steps = 1
+    watch.recorder.count_step()
     known = SimpleNamespace(training=training, batches=0)
     recorded.batch_ends(SimpleNamespace(_hotlap_loader=known), torch.ones(2))
     recorded.batch_ends(SimpleNamespace(), torch.ones(3))

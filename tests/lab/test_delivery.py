@@ -1,4 +1,4 @@
-"""Clipping that is read off the plain run: norms of large models, in float32, are not one number."""
+"""Clipping that is read off the plain run: norms of large models, in float32, are not one."""
 
 import random
 from collections.abc import Callable, Mapping

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import cycle, count as count_up
+from itertools import count as count_up
+from itertools import cycle
 from math import comb, exp, inf, log
 from pathlib import Path
 from random import Random

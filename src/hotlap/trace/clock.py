@@ -45,6 +45,11 @@ class PhaseClock:
         """The phase that has begun last. May be read in another thread."""
         return self.marks[-1][0]
 
+    @property
+    def ended(self) -> int:
+        """How many steps have ended that were not taken."""
+        return len(self._ends)
+
     def enter(self, phase: int) -> None:
         """From now on time belongs to `phase`."""
         self.marks.append((phase, self.now()))

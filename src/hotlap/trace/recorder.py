@@ -21,7 +21,9 @@ SLOW_STEP_S = 0.5
 """Where a step takes this long, its lines are those that were seen while it was timed."""
 
 
-_LOOKS_EVERY_S = 0.1
+_LOOKS_EVERY_S = 0.2
+_MANY_STEPS = 10**6
+"""No limit of steps is reached between two looks."""
 """How often limits of time and of epochs are looked at."""
 _monotonic = time.monotonic
 
@@ -71,8 +73,7 @@ class Recorder:
         self.clock = PhaseClock()
         self.events = Events()
         self._paging = Paging()
-        self.steps = 0
-        """Steps taken, whether they are timed or not."""
+        self._counted = 0
         self.is_beginning = True
         """True in the first steps, which are told, and whose parts are noted."""
         self.is_over = False
@@ -103,9 +104,15 @@ class Recorder:
         self._naming_until = 0.0
         self._step_began = 0.0
         self._began = 0.0
-        self._looks_at = 0.0
+        self.looks_at = 0.0
+        """When the end of a step has to be looked at, as `time.monotonic()` counts."""
         self.at_looks: Callable[[], object] = bool
         """Called now and then at a step's end."""
+
+    @property
+    def steps(self) -> int:
+        """Steps taken, whether they are timed or not."""
+        return self._counted + self.clock.ended
 
     def run_on(self, device: str) -> None:
         """Go on with the clock of the device that the model is on: before, nobody touches one."""
@@ -161,7 +168,7 @@ class Recorder:
 
     def count_step(self) -> None:
         """Count a step."""
-        self.steps += 1
+        self._counted += 1
         self.events.step = self.steps
         self._note_count()
 
@@ -197,15 +204,14 @@ class Recorder:
         Args:
             epochs: see `check_limits`.
         """
-        self.steps += 1
-        self.events.step = self.steps
         clock = self.clock
         clock.note_end(len(clock.marks))
         clock.note((OTHER, clock.now()))
+        steps = self.events.step = self.steps
         now = _monotonic()
-        if now < self._looks_at and SETTLED < self.steps < self._limits.steps:
+        if now < self.looks_at and SETTLED < steps < self._limits.steps:
             return
-        self._looks_at = now + _LOOKS_EVERY_S
+        self.looks_at = now + _LOOKS_EVERY_S
         self._note_count()
         self._take_ended()
         if self.is_beginning:
@@ -220,10 +226,16 @@ class Recorder:
 
     def look_soon(self) -> None:
         """Check the limits at the end of the next step: an epoch of a loader has begun."""
-        self._looks_at = 0.0
+        self.looks_at = 0.0
+
+    def may_be_quiet(self) -> bool:
+        """Return whether the end of each step need only be noted until `looks_at`."""
+        has_many = self._limits.steps - self.steps > _MANY_STEPS
+        return self.events.is_asleep and self.steps > SETTLED and has_many
 
     def _take_ended(self) -> None:
         rows = self.clock.take_ended()
+        self._counted += len(rows)
         if not self._is_naming:
             self._rows += rows
 

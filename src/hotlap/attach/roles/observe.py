@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ import torch
 from hotlap.attach.data_parallel import Wrappers
 from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.outside_parameters import outside_of
-from hotlap.attach.roles.hand_updates import HandUpdates
+from hotlap.attach.roles.quiet_steps import QuietSteps
 from hotlap.attach.roles.session import Part, Session
+from hotlap.attach.roles.uncounted_steps import CAPTURED, HandUpdates, words_for
 from hotlap.attach.seams import known_optimizers
 from hotlap.device import process_settings
 from hotlap.task import TaskFacts
@@ -44,16 +44,6 @@ from hotlap.usercode import imported_files
 _LOOPS_AT_STEP = 3
 _finds_anomalies = torch.is_anomaly_enabled
 _Tensor = torch.Tensor
-_CAPTURED = (
-    "the script captures its training step as a CUDA graph, and replaying a graph calls no "
-    "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
-    "step. Remove the graph; in a recipe the technique `cuda_graph` makes one."
-)
-_BY_HAND = (
-    "the script changes its parameters after the backward pass{}, and no optimizer of torch steps, "
-    "so its steps cannot be counted. Expected: a call of `optimizer.step()` in every step. Use "
-    "`torch.optim.SGD`, or derive its own optimizer from `torch.optim.Optimizer`."
-)
 
 
 class Watch(Part):
@@ -107,6 +97,8 @@ class Watch(Part):
         """What stepped last, and its place in the loop."""
         self._stepping: Stepper | None = None
         """The place in the loop whose step is being made."""
+        self._quiet: QuietSteps | None = None
+        """Hears the ends of steps while nothing else is heard of them."""
         self.learning: Callable[[], Learning] = Learning
         """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
@@ -163,8 +155,14 @@ class Watch(Part):
         wanted = {
             "forward_begins": self.recorder.setup_s == 0.0,
             "forward_ends": bool(self.wrappers.known),
+            "step_begins": self._quiet is None,
         }
         return super().hears(name) and wanted.get(name, True)
+
+    def hearer(self, name: str) -> Callable[..., Any]:
+        if name == "step_done" and self._quiet is not None:
+            return self._quiet.step_done
+        return super().hearer(name)
 
     def place_iterator(self, loader: Any, iterator: Any) -> WatchedLoader:
         """Let `is_training` know an iterator; return the loader that it belongs to."""
@@ -176,7 +174,10 @@ class Watch(Part):
         self.place_iterator(loader, iterator).begin(self.steps, loader)
         iterator._hotlap_begun = self.steps
         self.recorder.look_soon()
+        if self._quiet is not None:
+            self._quiet.until = 0.0
         if self.wants_events:
+            self.recorder.events.step = self.steps
             self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -190,8 +191,7 @@ class Watch(Part):
         recorder = self.recorder
         if recorder.setup_s == 0.0:
             recorder.begin()
-        known = getattr(iterator, "_hotlap_loader", None)
-        clock = recorder.clock
+        known, clock = getattr(iterator, "_hotlap_loader", None), recorder.clock
         clock.note((DATA if known is None or known.feeds_steps else OTHER, clock.now()))
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
@@ -201,7 +201,7 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and batch is not None:
             known.batches += 1
-            known.read_since = getattr(iterator, "_hotlap_begun", self.steps)
+            known.read_since = getattr(iterator, "_hotlap_begun", known.read_since)
             self._last_loader = known
             if not known.feeds_steps:
                 self._read.append(known)
@@ -252,16 +252,15 @@ class Watch(Part):
             recorder.note_part(frames.caller())
         if _finds_anomalies():
             self._settings.finds_anomalies = True
-        known = self._last_loader
-        if known is not None and not known.training:
-            known.training = known.feeds_steps = True
-            self._starts = [each.starts for each in self._training()]
-        if known is not None:
+        if (known := self._last_loader) is not None:
+            if not known.training:
+                known.training = known.feeds_steps = True
+                self._starts = [each.starts for each in self._training()]
             known.resume()
-        if self._by_hand is not None and self._by_hand.backward_begins(
-            [*self.roots, *self._others]
-        ):
-            self._refuse_hand_updates(frames.caller())
+        by_hand = self._by_hand
+        if by_hand is not None and by_hand.backward_begins([*self.roots, *self._others]):
+            error = words_for(frames.location_of(frames.caller()))
+            self._session.channel.send("refused", error=error)
         # Several loaders, as in `zip`: a step is of a batch of each.
         while self._read:
             self._read.pop().feeds_steps = True
@@ -271,29 +270,24 @@ class Watch(Part):
         else:
             recorder.note_loss(loss)
 
-    def _refuse_hand_updates(self, frame: FrameType | None) -> None:
-        where = frames.location_of(frame)
-        self._session.channel.send("refused", error=_BY_HAND.format(f" at {where}" * bool(where)))
-
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
+            self.recorder.events.step = self.steps
             self.recorder.events.note(kind, 3)
 
     def step_begins(self, optimizer: Any) -> None:
         if self._may_capture and process_settings.is_capturing():
             # It would be waited for in vain: a replay calls no optimizer.
-            self._session.channel.send("refused", error=_CAPTURED)
-        last, stepper = self._last
-        self._by_hand = None
+            self._session.channel.send("refused", error=CAPTURED)
+        (last, stepper), self._by_hand = self._last, None
         if stepper is None or last() is not optimizer:
             stepper = self.steppers.find_or_place(optimizer)
             self._last = weakref.ref(optimizer), stepper
-        recorder = self.recorder
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0 and len(self.steppers.all) > 1:
-            recorder.commit()
-        if recorder.is_beginning:
-            recorder.note_part(frames.caller())
+            self.recorder.commit()
+        if self.recorder.is_beginning:
+            self.recorder.note_part(frames.caller())
         self._stepping = stepper
 
     def step_failed(self, optimizer: Any) -> None:
@@ -301,6 +295,9 @@ class Watch(Part):
         self._stepping = None
 
     def step_done(self, optimizer: Any) -> None:
+        if self._quiet is not None:
+            # Nobody has told that it began.
+            self.step_begins(optimizer)
         stepper, self._stepping = self._stepping, None
         assert stepper is not None, "a step ended that had not begun"
         recorder = self.recorder
@@ -308,8 +305,8 @@ class Watch(Part):
             self._settings.note_gradients(optimizer)
             found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
             stepper.facts = replace(stepper.facts, **vars(found))
-        stepper.steps += 1
         is_alone = len(self.steppers.all) == 1
+        stepper.steps = recorder.steps + 1 if is_alone else stepper.steps + 1
         if is_alone:
             recorder.end_step(self._starts)
         else:
@@ -331,8 +328,20 @@ class Watch(Part):
             if stepper.number == 0:
                 recorder.tell_step()
             recorder.check_limits(self._starts)
+        self._be_quiet()
         if recorder.is_over:
             self._then(self)
+
+    def _be_quiet(self) -> None:
+        """Note only the ends of the next steps, where nothing else of them is wanted."""
+        recorder = self.recorder
+        is_simple = len(self.steppers.all) == 1 and not self.wrappers.known and bool(self._starts)
+        may_be = is_simple and recorder.may_be_quiet() and not self._may_capture
+        if may_be and self._quiet is not None:
+            self._quiet.until = recorder.looks_at
+        elif may_be or self._quiet is not None:
+            self._quiet = QuietSteps(recorder, self._last[0], self.step_done) if may_be else None
+            self._session.bind_steps()
 
     def _training(self) -> list[WatchedLoader]:
         return [known for known in self._loaders.values() if known.training]
@@ -340,18 +349,18 @@ class Watch(Part):
     def report(self) -> dict[str, Any]:
         self.recorder.close()
         if self._folder is not None:
-            # Of the loader that the steps of an epoch are counted by.
-            starts = [known.starts for known in self._training()[:1]]
-            batches = sum(known.batches for known in self._training())
+            training = self._training()
+            batches = sum(known.batches for known in training)
             anchor = anchor_of(self.steps, self._backwards, batches, len(self.steppers.all))
-            trace = self.recorder.trace(self.facts(), anchor, starts)
+            # Of the loader that the steps of an epoch are counted by.
+            trace = self.recorder.trace(self.facts(), anchor, [k.starts for k in training[:1]])
             store.write(replace(trace, learning=self.learning()), Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}
 
     def exposed_ms(self) -> float:
         """Return how long a step waits for sums of gradients after its backwards, in ms."""
         sums = self.wrappers.facts(self.steps)
-        return 0.0 if sums is None else exposed_ms(self.roots) * sums.per_step
+        return exposed_ms(self.roots) * sums.per_step if sums is not None else 0.0
 
     def facts(self) -> TaskFacts:
         """Return what the run has shown of its task."""

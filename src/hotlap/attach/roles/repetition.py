@@ -282,8 +282,9 @@ class Repetition:
 
         def change(leaf: torch.Tensor) -> torch.Tensor:
             captured = self.tensors.get(f"input.{next(names)}")
-            is_same = captured is not None and captured.shape == leaf.shape
-            return captured.to(leaf.device) if is_same and is_carried(leaf) else leaf
+            if captured is None or captured.shape != leaf.shape or not is_carried(leaf):
+                return leaf
+            return captured.to(leaf.device)
 
         return nested.map_tensors(inputs, change)
 

@@ -42,6 +42,10 @@ class Part(Listener):
         """
         return getattr(type(self), name) is not getattr(Part, name)
 
+    def hearer(self, name: str) -> Callable[..., Any]:
+        """Return what is called for a method of this name, if `hears` says that it is heard."""
+        return getattr(self, name)
+
     def root_found(self, module: Any) -> None:
         """A module that an optimizer trains is about to run for the first time."""
 
@@ -99,21 +103,25 @@ class Session(Listener):
         for name in _BEGINNINGS:
             setattr(self, name, _telling(self._hearers(name)))
         self.batch_ends = _passing_on(self._hearers("batch_ends"))
+        self.after_backward = self._hearers("backward_ends")[::-1]
+        self.after_zeroing = self._hearers("zeroing_ends")[::-1]
+        self.clock = next((part.clock for part in self.parts if part.clock is not None), None)
+        self._at_end = self._hearers("step_ends")[::-1]
+        self.bind_steps()
+
+    def bind_steps(self) -> None:
+        """Do what `bind` does for those that sleep through some steps."""
         self.at_forward = self._hearers("forward_begins")
         self.after_forward = self._hearers("forward_ends")[::-1]
         self.at_backward = self._hearers("backward_begins")
-        self.after_backward = self._hearers("backward_ends")[::-1]
         self.at_zeroing = self._hearers("zeroing_begins")
-        self.after_zeroing = self._hearers("zeroing_ends")[::-1]
-        self.clock = next((part.clock for part in self.parts if part.clock is not None), None)
         self.events = next((part.events for part in self.parts if part.events is not None), None)
         of_plan = (self.plan.step_begins,) if self.plan.follows_steps else ()
         self.at_step = (*of_plan, *self._hearers("step_begins"))
-        self._at_end = self._hearers("step_ends")[::-1]
         self._once_done = self._hearers("step_done")
 
     def _hearers(self, name: str) -> Sequence[Callable[..., Any]]:
-        return tuple(getattr(part, name) for part in self.parts if part.hears(name))
+        return tuple(part.hearer(name) for part in self.parts if part.hears(name))
 
     def iterator_wanted(self, loader: Any) -> MakeIterator | None:
         return self.plan.iterator_wanted(loader)

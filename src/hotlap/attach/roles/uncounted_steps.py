@@ -1,4 +1,4 @@
-"""`HandUpdates`: notices a script that updates its parameters without an optimizer."""
+"""Scripts whose steps cannot be counted; `HandUpdates` notices those without an optimizer."""
 
 import weakref
 from collections.abc import Sequence
@@ -6,12 +6,27 @@ from typing import Any
 
 import torch
 
+CAPTURED = (
+    "the script captures its training step as a CUDA graph, and replaying a graph calls no "
+    "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
+    "step. Remove the graph; in a recipe the technique `cuda_graph` makes one."
+)
 _LOOKS = (3, 10, 20, 40)
 """Backward passes before which parameters are looked at."""
 _ELEMENTS = 64
 """Of each parameter, spread over it."""
 
 _Seen = list[tuple["weakref.ref[Any]", torch.Tensor]]
+
+
+def words_for(where: str) -> str:
+    """Return why a script is refused that goes backward there, and updates by hand."""
+    return (
+        f"the script changes its parameters after the backward pass{f' at {where}' * bool(where)}, "
+        "and no optimizer of torch steps, so its steps cannot be counted. Expected: a call of "
+        "`optimizer.step()` in every step. Use `torch.optim.SGD`, or derive its own optimizer from "
+        "`torch.optim.Optimizer`."
+    )
 
 
 class HandUpdates:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.attach.roles.hand_updates import HandUpdates
+from hotlap.attach.roles.uncounted_steps import HandUpdates
 
 
 def _update(model: nn.Module, backward: int) -> None:

@@ -41,6 +41,8 @@ class Process:
     failed: Mapping[int, str]
     raced_by_all: list[list[Combination]]
 
+    slowed = 1.0
+
     def __init__(self, lab: Any, techniques: Sequence[Plan], **options: Any) -> None:
         del lab
         assert list(techniques) == [candidate.plan() for candidate in LIVE]

@@ -288,6 +288,36 @@ def _dropout_off_at_times(target: Any, options: Any) -> Any:
     return target
 
 
+def _lost_state(target: Any, options: Any) -> Any:
+    def lose(module: Any, inputs: Any, returned: Any) -> Any:
+        output, (hidden, cell) = returned
+        return output, (hidden, cell * 0)
+
+    target.module.register_forward_hook(lose)
+    return target
+
+
+def _state_of_the_call_before(target: Any, options: Any) -> Any:
+    kept: list[Any] = []
+
+    def swap(module: Any, inputs: Any, returned: Any) -> Any:
+        output, state = returned
+        kept.append(tuple(part.detach().clone() for part in state))
+        return output, kept.pop(0) if len(kept) > 1 else state
+
+    target.module.register_forward_hook(swap)
+    return target
+
+
+def _shrink_state(target: Any, options: Any) -> Any:
+    def shrink(module: Any, inputs: Any) -> None:
+        for part in inputs[1]:
+            part.data.mul_(0.999)
+
+    target.module.register_forward_pre_hook(shrink)
+    return target
+
+
 def _faster_batch_norm(target: Any, options: Any) -> Any:
     for module in target.module.modules():
         if hasattr(module, "momentum"):
@@ -322,3 +352,6 @@ MOMENTS = _technique("moments", "model", _round_moments)
 AVERAGES = _technique("averages", "model", _half_of_the_averages, Numerics.EXACT)
 DROPOUT_AT_TIMES = _technique("dropout_at_times", "model", _dropout_off_at_times)
 BATCH_NORM = _technique("batch_norm", "model", _faster_batch_norm, Numerics.EXACT)
+LOST_STATE = _technique("lost_state", "model", _lost_state)
+STALE_STATE = _technique("stale_state", "model", _state_of_the_call_before)
+SHRINK_STATE = _technique("shrink_state", "model", _shrink_state)

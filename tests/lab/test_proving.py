@@ -307,6 +307,20 @@ def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["carrying", "carrying_loaded"])
+@pytest.mark.usefixtures("planted_path")
+def test_a_state_that_is_lost_stale_or_moved_is_a_change(kind: str) -> None:
+    planted = {"LOST_STATE": "buffers", "STALE_STATE": "buffers", "SHRINK_STATE": "gradient"}
+    techniques = tuple(f"planted:{name}" for name in planted)
+    with Lab(noisy(kind), techniques=techniques) as lab:
+        made = Prover(lab, 60, registry(techniques))
+        made.run_plain()
+        for name, check in planted.items():
+            found = made.prove(Plan({name.lower(): {}}))
+            assert found.tier == "changed" and check in found.failed, found.evidence
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted_path")
 def test_gradients_are_followed_through_a_scaler_and_clipping() -> None:
     planted = ("planted:GRADIENT_AT_TIMES",)

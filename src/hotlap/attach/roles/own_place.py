@@ -20,11 +20,13 @@ class AtOwnPlace(Part):
     """Repeats steps whose batches come from no DataLoader, and so cannot be handed to the script.
 
     The script draws them itself: it is put where the captured run was when the step before had
-    ended, in its loop and in its random numbers, and must come to the same inputs. What the model
-    itself has returned before, as the hidden state of a recurrent network, depends on how the steps
-    before were rounded: it is given to the forward as it was captured. So each place is
+    ended, in its loop and in its random numbers, and must come to the same inputs. So each place is
     passed once only, and a trial is held for each of the ways in which steps are repeated: those of
     the plain script write what they find, and that in the reference's dtype comes last.
+
+    What the model itself has returned before, as the hidden state of a recurrent network, depends
+    on how the steps before were rounded: the forward is given what was captured, and what it makes
+    of that is compared like buffers.
 
     Options: those of `Reference`; `way`; and `repeated`, the folder that the first trials write to
     and the last one reads from.
@@ -59,19 +61,23 @@ class AtOwnPlace(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         self._begin()
+        carried = self._findings.run_guarded(lambda: self._carried.forward_begins(inputs))
         current = self._repeated
         if current is None:
             own = own_dtype(root.parameters())
             # A batch may have been read ahead, in a step that was repeated.
             return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
         if not self._is_known:
-            inputs = self._findings.run_guarded(lambda: self._recognize(current, inputs))
+            inputs = self._findings.run_guarded(lambda: self._recognize(current, inputs, carried))
         self._findings.run_guarded(lambda: current.load(self._watch.roots))
         return nested.map_tensors(inputs, current.cast)
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root
-        self._findings.run_guarded(lambda: self._carried.note(output))
+        self._findings.run_guarded(lambda: self._carried.forward_ends(output))
+        current = self._repeated
+        if current is not None:
+            self._findings.run_guarded(lambda: current.state.note_returned(output))
 
     def _begin(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -79,10 +85,12 @@ class AtOwnPlace(Part):
             self._repeated, self._is_known = waiting, False
             self._findings.run_guarded(lambda: waiting.begin(self._watch.roots))
 
-    def _recognize(self, repeated: Repetition, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _recognize(
+        self, repeated: Repetition, inputs: tuple[Any, ...], carried: dict[int, int]
+    ) -> tuple[Any, ...]:
         """Return the inputs of the step's first forward, with the captured state of the model."""
         self._is_known = True
-        inputs = repeated.with_captured(inputs, self._carried.holds)
+        inputs = repeated.state.put_into(inputs, carried)
         if not repeated.has_inputs(inputs):
             self._findings.end_with(
                 "when it runs again, the script computes a different batch for step "

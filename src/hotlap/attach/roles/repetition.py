@@ -6,7 +6,6 @@ fused implementations.
 """
 
 import contextlib
-import itertools
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from safetensors import safe_open
 
 from hotlap import nested
 from hotlap.attach.listener import mute_listener
+from hotlap.attach.roles.carried import CapturedState
 from hotlap.attach.roles.evaluations import repeat
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
@@ -211,6 +211,7 @@ class Repetition:
         """What the step has left in them."""
         self.updates: list[int] = []
         """Which optimizers have updated."""
+        self.state = CapturedState(self.meta, self.tensors)
         self._batches = 0
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor, bool]] = {}
         self._formats = contextlib.ExitStack()
@@ -255,6 +256,7 @@ class Repetition:
         """Give the script its own weights back, and its own dtype."""
         self._formats.close()
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(roots)}
+        self.buffers |= self.state.returned or {}
         for tensor, data, takes_gradient in self._before.values():
             tensor.grad = None
             tensor.data = data
@@ -269,24 +271,12 @@ class Repetition:
             kind: {k.removeprefix(kind): v for k, v in self.tensors.items() if k.startswith(kind)}
             for kind in ("model.", "buffer.")
         }
+        captured["model."] |= self.state.before
+        captured["buffer."] |= self.state.after
         return compare_buffers(captured["model."], captured["buffer."], exact, plain)
 
     def cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() else value
-
-    def with_captured(
-        self, inputs: tuple[Any, ...], is_carried: Callable[[torch.Tensor], bool]
-    ) -> tuple[Any, ...]:
-        """Return the inputs of the step's first forward, those that are carried as captured."""
-        names = itertools.count()
-
-        def change(leaf: torch.Tensor) -> torch.Tensor:
-            captured = self.tensors.get(f"input.{next(names)}")
-            if captured is None or captured.shape != leaf.shape or not is_carried(leaf):
-                return leaf
-            return captured.to(leaf.device)
-
-        return nested.map_tensors(inputs, change)
 
     def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
         """True if these are the inputs of the step's first forward, but for their rounding."""

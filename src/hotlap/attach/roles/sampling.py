@@ -46,6 +46,10 @@ class StepSampler:
         self._tensors: dict[str, torch.Tensor] = {}
         self._specs: list[Any] = []
         self._updates: list[dict[str, Any]] = []
+        self._carried: dict[int, int] | None = None
+        """Of the step's first forward, while it runs: see `Carried.forward_begins`."""
+        self._states: dict[int, int] = {}
+        """The same, once it has returned."""
 
     def batch(self, step: int, batch: Any, roots: list[Any]) -> None:
         """A training batch is handed over; `step` steps have been taken before it."""
@@ -89,8 +93,17 @@ class StepSampler:
         if draws_itself and (step in self.wanted or self.looks):
             self._random = rng_states()
 
-    def forward(self, step: int, inputs: Any, roots: list[Any]) -> None:
-        """A training forward begins; `step` steps have been taken before it."""
+    def forward(
+        self, step: int, inputs: Any, roots: list[Any], carried: dict[int, int] | None = None
+    ) -> None:
+        """A training forward begins; `step` steps have been taken before it.
+
+        Args:
+            step: steps before it.
+            inputs: of the forward.
+            roots: modules that are trained.
+            carried: which of the inputs the model has returned before, see `Carried`.
+        """
         states, self._random = self._random, None
         if states is None or self._step is not None:
             return
@@ -106,6 +119,16 @@ class StepSampler:
             self._keep(f"input.{number}", leaf)
         for name, state in states.items():
             self._keep(f"rng.0.{name}", state)
+        self._carried = carried
+
+    def forward_ends(self, output: Any) -> None:
+        """A training forward returns this."""
+        carried, self._carried = self._carried, None
+        if carried and self._step is not None:
+            returned = list(nested.tensors(output))
+            self._states = {at: n for at, n in carried.items() if n < len(returned)}
+            for at, number in self._states.items():
+                self._keep(f"returned.{at}", returned[number])
 
     def _begin(self, step: int, roots: list[Any]) -> None:
         self._step = step
@@ -179,6 +202,7 @@ class StepSampler:
             "specs": self._specs,
             "updates": self._updates,
             "takes_gradient": self._takes_gradient,
+            "states": self._states,
         }
         problem = write_step(self._tensors, path, meta)
         if problem:

@@ -8,6 +8,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap.attach.listener import State, hide_own_optimizer
+from hotlap.attach.roles.carried import Carried
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
@@ -47,6 +48,9 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._buffers: list[str] = []
         self._custody = Custody()
+        self._carried = Carried()
+        self._carried_moved: list[int] = []
+        """Updates before forwards whose carried state is not what the model has returned."""
         self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
         self._scales: dict[int, float] = {}
         """Id of an optimizer -> what its gradients were divided by since their backward."""
@@ -86,12 +90,17 @@ class Verify(Part):
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
         self._inputs.forward_begins(inputs, len(self.weights))
-        self._sampler.forward(self._watch.steps, inputs, self._watch.roots)
+        carried = self._carried.forward_begins(inputs)
+        if self._carried.was_changed:
+            self._carried_moved.append(len(self.weights))
+        self._sampler.forward(self._watch.steps, inputs, self._watch.roots, carried)
         return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root
         self._inputs.forward_ends(output)
+        self._carried.forward_ends(output)
+        self._sampler.forward_ends(output)
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._evaluations.evaluation_forward_ends(module, args, kwargs, output, len(self.weights))
@@ -179,6 +188,7 @@ class Verify(Part):
                 "buffers": self._buffers,
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
+                "carried_moved": self._carried_moved,
                 "delivered": self._gradients.report(),
                 "hyperparameters": self.hyperparameters,
                 "epochs": self._watch.epochs(),

@@ -41,7 +41,7 @@ def take_step(
 ) -> None:
     if HABIT == "slow":
         time.sleep(1.0)
-    model.zero_grad()
+    (model if HABIT == "by_hand" else optimizer).zero_grad()
     nn.functional.cross_entropy(model(inputs), labels).backward()
     if HABIT == "by_hand":
         for parameter in model.parameters():
@@ -77,6 +77,8 @@ def main() -> None:
     elif HABIT == "evaluates":
         data = TensorDataset(inputs.repeat(STEPS, 1), labels.repeat(STEPS))
         for step, batch in enumerate(DataLoader(data, batch_size=16)):
+            if step % 20 == 3:
+                evaluate(model, data)
             take_step(model, optimizer, *batch)
             if step % 20 == 0:
                 evaluate(model, data)

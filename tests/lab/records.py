@@ -18,6 +18,7 @@ def record() -> dict[str, Any]:
         "buffers": ["b"] * STEPS,
         "moved": [],
         "state_moved": [],
+        "carried_moved": [],
         "delivered": {"updates": [delivered() for _ in range(STEPS)], "problem": ""},
         "hyperparameters": [json.dumps([{"lr": 0.1}])] * STEPS,
         "averages": [averaged()],

@@ -30,7 +30,7 @@ def test_another_start_is_changed_and_named(start: dict[str, Any]) -> None:
     assert check_start(record(), record(), None).state == "passed"
 
 
-@pytest.mark.parametrize("key", ["moved", "state_moved"])
+@pytest.mark.parametrize("key", ["moved", "state_moved", "carried_moved"])
 def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> None:
     clamps = {**record(), key: [5, 10]}
     assert check_custody(clamps, clamps).state == "passed"

@@ -170,7 +170,7 @@ def test_a_turn_in_which_others_had_the_cores_is_taken_again(
         # Each second turn is disturbed, and taken again: 4 and 8 ms, where 4 are undisturbed.
         ([0.6, 0.0], {0.6: 8.0, 0.0: 4.0}, 1.5),
         # The machine is quiet, or does not say who waits.
-        ([0.0], {0.0: 4.1}, 1.025),
+        ([0.0], {0.0: 4.1}, 1.0),
         # Nobody knows what an undisturbed step takes.
         ([0.6], {0.6: 8.0}, 1.0),
     ],

@@ -80,19 +80,34 @@ def test_a_pass_in_which_no_step_is_taken_is_no_epoch(
     assert known.where == ("pass 0 50" if steps == 50 else "pass 0 100")
 
 
-def test_a_pass_after_which_an_earlier_one_goes_on_is_no_epoch() -> None:
-    known = watched((0, 1, True), (1, 25, True), (1, 100, True))
-    # A batch of the first pass again, before a backward.
-    known.read_since = 0
-    known.batches += 1
-    known.resume()
-    assert known.starts == [0] and len(known.orders) == 1
-    assert known.batches_left() == 98
-    assert count_steps_per_epoch([known], 2) == 100
+@pytest.mark.parametrize(
+    ("read", "starts", "left"),
+    [
+        # A batch of the first pass, while the second evaluates; a batch of each, as in `zip`.
+        ({0}, [0], 98),
+        ({0, 1}, [0, 1], 99),
+        ({1}, [0, 1], 99),
+        # Nothing is known of it, or it was evaluated.
+        (set(), [0, 1], 99),
+    ],
+)
+def test_a_pass_after_which_an_earlier_one_goes_on_is_no_epoch(
+    read: set[int], starts: list[int], left: int
+) -> None:
+    known = watched((0, 1, True), (1, 1, True))
+    known.batches += read == {0}
+    known.read = {*read}
+    known.train()
+    assert known.starts == starts and len(known.orders) == len(starts)
+    assert known.batches_left() == left
+    # What was trained on stays an epoch, whatever goes on.
+    known.read = {0}
+    known.train()
+    assert known.starts == (starts if 1 in read else [0])
 
 
-def test_the_newest_pass_goes_on_as_an_epoch() -> None:
-    known = watched((0, 100, True), (100, 1, True))
-    known.read_since = 100
-    known.resume()
-    assert known.starts == [0, 100] and known.batches_left() == 99
+def test_what_is_evaluated_is_not_trained_on() -> None:
+    known = watched((0, 1, True), (1, 100, True))
+    known.read = {0, 1}
+    known.evaluate()
+    assert known.read == {0}

@@ -85,9 +85,11 @@ class LiveTurns:
         """
         taken = undisturbed = 0.0
         for turns in self._all.values():
-            alone = [each.median_ms for each in turns if each.waited <= _DISTURBED]
+            # Of the median: an evaluation in one of them is the script's own.
+            alone = [each.mean_ms for each in turns if each.waited <= _DISTURBED]
             if alone:
-                taken += sum(each.mean_ms for each in turns)
+                disturbed = [each.mean_ms for each in turns if each.waited > _DISTURBED]
+                taken += sum(disturbed) + len(alone) * median(alone)
                 undisturbed += len(turns) * median(alone)
         return max(1.0, taken / undisturbed) if undisturbed else 1.0
 

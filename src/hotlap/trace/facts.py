@@ -26,8 +26,10 @@ class WatchedLoader:
         self.orders: list[tuple[int, int] | None] = []
         """What the order of each pass follows from, None if that is not known."""
         self.batches = 0
-        self.read_since = 0
-        """Steps before the pass in which the last batch was read."""
+        self.read: set[int] = set()
+        """Passes of which batches were read since the last backward, by the steps before each."""
+        self._trained: set[int] = set()
+        """Those of which a backward has followed a batch."""
         self._before: list[int] = []
         """Batches before each pass."""
 
@@ -49,9 +51,22 @@ class WatchedLoader:
         self.orders.append(_order_of(loader))
         self._before.append(self.batches)
 
-    def resume(self) -> None:
-        """A pass that began earlier goes on: those begun since only evaluated on the same data."""
-        while self.starts and self.starts[-1] > self.read_since:
+    def evaluate(self) -> None:
+        """What was read of the newest pass was evaluated."""
+        self.read.discard(self.starts[-1] if self.starts else -1)
+
+    def train(self) -> None:
+        """A backward follows what was read.
+
+        Where an earlier pass goes on, those begun since, of which no batch was trained on, have
+        only evaluated on the same data.
+        """
+        if not self.read:
+            return
+        newest = max(self.read)
+        self._trained |= self.read
+        self.read.clear()
+        while self.starts[-1:] > [newest] and self.starts[-1] not in self._trained:
             self._forget_pass()
             # What has just been read is of the pass that goes on.
             self.batches += 1

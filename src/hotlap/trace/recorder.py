@@ -22,9 +22,9 @@ SLOW_STEP_S = 0.5
 
 
 _LOOKS_EVERY_S = 0.2
+"""How often limits of time and of epochs are looked at."""
 _MANY_STEPS = 10**6
 """No limit of steps is reached between two looks."""
-"""How often limits of time and of epochs are looked at."""
 _monotonic = time.monotonic
 
 

@@ -9,12 +9,19 @@ from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import paired_ratio
 from hotlap.plan import Plan
+from hotlap.techniques import numerics_of
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.racing import TWINS, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
-from hotlap.tuning.time_plan import CONFIRM_ROUNDS, CONFIRM_TURN_S, PROOF_RUNS, START_SHARE
+from hotlap.tuning.time_plan import (
+    CONFIRM_ROUNDS,
+    CONFIRM_TURN_S,
+    PROOF_RUNS,
+    RECIPE_PROOF_RUNS,
+    START_SHARE,
+)
 from hotlap.tuning.tuner import Tuner
 
 _MOST_RACES = 2
@@ -125,13 +132,13 @@ def _race_again(
     """
     best, plans = next(iter(live.finalists)), [*live.finalists, *leaders]
     shortest = TWINS[:_FEWEST_TWINS], [best, next(iter(leaders))]
-    # A faster plan is worth a shorter proof.
-    fills = any(map(tuner.reads_all, leaders))
-    keep_s = PROOF_RUNS * tuner.time_plan.least_proof_s(fills=fills)
-    until = max(tuner.time_plan.second_until, tuner.budget.deadline(keep_s))
+    until = tuner.time_plan.second_until
     twins, raced = _fit_to_time(tuner, until, plans, live)
-    if leaders.keys().isdisjoint(raced) and time.monotonic() + _race_s(tuner, *shortest) <= until:
-        twins, raced = shortest
+    if leaders.keys().isdisjoint(raced):
+        # A faster plan is worth a shorter proof, but not more than that of time.
+        until = max(until, tuner.budget.deadline(_shortest_proof_s(tuner, leaders)))
+        if time.monotonic() + _race_s(tuner, *shortest) <= until:
+            twins, raced = shortest
     again = None
     if any(plan in leaders for plan in raced):
         names = ", ".join(str(plan) for plan in raced if plan in leaders)
@@ -152,6 +159,16 @@ def _race_again(
     if fastest_first(alone, tuner.floor, to_confirm=tuner.gains_to_confirm()):
         return alone
     return _without(again, leaders)
+
+
+def _shortest_proof_s(tuner: Tuner, plans: Collection[Plan]) -> float:
+    """Return the seconds of the shortest proof that any of these may be given."""
+    planned = tuner.time_plan
+    runs = RECIPE_PROOF_RUNS if tuner.owns_step else PROOF_RUNS
+    fills = any(map(tuner.reads_all, plans))
+    is_narrow = any(numerics_of(plan, tuner.known).best_verdict == "statistical" for plan in plans)
+    narrow_s = planned.prove_narrow_s - planned.prove_s if is_narrow else 0.0
+    return runs * planned.short_proof_s(fills=fills) + narrow_s
 
 
 def _leaders(

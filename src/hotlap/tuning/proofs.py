@@ -12,7 +12,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import Technique, numerics_of
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
-from hotlap.tuning.time_plan import PROOF_RUNS
+from hotlap.tuning.time_plan import PROOF_RUNS, RECIPE_PROOF_RUNS
 from hotlap.tuning.tuner import ACCEPT, Tuner
 from hotlap.tuning.whole_run_savings import Saving, most_saving_first
 
@@ -47,8 +47,7 @@ def prove(
         names = most_saving_first(names, saved)
     if not names:
         return []
-    # A recipe's are not followed at once.
-    runs = 3.0 if tuner.owns_step else PROOF_RUNS
+    runs = RECIPE_PROOF_RUNS if tuner.owns_step else PROOF_RUNS
     late_s = _LATE_SHARE * tuner.budget.seconds
     first = numerics_of(final.arms[names[0]].plan, tuner.known).best_verdict
     narrow_s = tuner.time_plan.prove_narrow_s - tuner.time_plan.prove_s

@@ -31,8 +31,9 @@ _DIGESTS_S = 0.005
 5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
 _STEPS_BEFORE_TURNS = 35
-PROOF_RUNS = 2.5
-"""Times that a proof of one plan takes: the plain run, and once more beside the plan."""
+PROOF_RUNS, RECIPE_PROOF_RUNS = 2.5, 3.0
+"""Runs that the proof of one plan takes: the plain run, and once more beside the plan; a recipe's
+are not followed at once."""
 _CONFIRMING, _PROVING = 3, 3.2
 """Runs that it takes: the plain script twice and the plan; what is followed costs more."""
 _RUNS_TO_AGE = 8
@@ -79,9 +80,10 @@ class TimePlan:
     def _step_s(self) -> float:
         return (self.prove_s - self.start_s) / self.horizon
 
-    def least_proof_s(self, *, fills: bool) -> float:
-        """Return the seconds that the shortest proof of one plan takes, see `shorten`."""
-        return self.start_s + fills * self.fill_s + self.least_horizon * self._step_s
+    def short_proof_s(self, *, fills: bool) -> float:
+        """Return the seconds of a run over the fewest steps that show what happens at times."""
+        steps = max(self.least_horizon, min(self.horizon, _ENOUGH_HORIZON))
+        return self.start_s + fills * self.fill_s + steps * self._step_s
 
     def shorten(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
         """Return a plan whose proofs take at most `prove_s` seconds each, None if that is too few.

@@ -171,6 +171,7 @@ class WatchLearning(Part):
         # What accumulation leaves at the end of an epoch shows in each backward only.
         is_single = self._backwards <= self._naps.awake(self._session.steps) + 1
         self._events.is_asleep = self._naps.is_asleep and is_single
+        self._events.step = self._session.steps
         self._session.bind_steps()
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:

@@ -155,12 +155,12 @@ class Watch(Part):
         wanted = {
             "forward_begins": self.recorder.setup_s == 0.0,
             "forward_ends": bool(self.wrappers.known),
-            "step_begins": self._quiet is None,
+            "step_begins": self._quiet is None or not self.recorder.events.is_asleep,
         }
         return super().hears(name) and wanted.get(name, True)
 
     def hearer(self, name: str) -> Callable[..., Any]:
-        if name == "step_done" and self._quiet is not None:
+        if name == "step_done" and self._quiet is not None and self.recorder.events.is_asleep:
             return self._quiet.step_done
         return super().hearer(name)
 
@@ -172,7 +172,7 @@ class Watch(Part):
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         self.place_iterator(loader, iterator).begin(self.steps, loader)
-        iterator._hotlap_begun = self.steps
+        iterator._hotlap_pass = (self.steps,)
         self.recorder.look_soon()
         if self._quiet is not None:
             self._quiet.until = 0.0
@@ -201,7 +201,7 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and batch is not None:
             known.batches += 1
-            known.read_since = getattr(iterator, "_hotlap_begun", known.read_since)
+            known.read.update(getattr(iterator, "_hotlap_pass", ()))
             self._last_loader = known
             if not known.feeds_steps:
                 self._read.append(known)
@@ -239,8 +239,9 @@ class Watch(Part):
         self.recorder.note_evaluation(frames.caller(), is_training=module.training)
         self._read.clear()
         known = self._last_loader
-        if known is not None and not known.training:
-            known.feeds_steps = False
+        if known is not None:
+            known.evaluate()
+            known.feeds_steps = known.feeds_steps and known.training
 
     def backward_begins(self, loss: Any) -> None:
         recorder = self.recorder
@@ -256,7 +257,7 @@ class Watch(Part):
             if not known.training:
                 known.training = known.feeds_steps = True
                 self._starts = [each.starts for each in self._training()]
-            known.resume()
+            known.train()
         by_hand = self._by_hand
         if by_hand is not None and by_hand.backward_begins([*self.roots, *self._others]):
             error = words_for(frames.location_of(frames.caller()))
@@ -337,7 +338,7 @@ class Watch(Part):
         recorder = self.recorder
         is_simple = len(self.steppers.all) == 1 and not self.wrappers.known and bool(self._starts)
         may_be = is_simple and recorder.may_be_quiet() and not self._may_capture
-        if may_be and self._quiet is not None:
+        if may_be and self._quiet is not None and self._quiet.optimizer is self._last[0]:
             self._quiet.until = recorder.looks_at
         elif may_be or self._quiet is not None:
             self._quiet = QuietSteps(recorder, self._last[0], self.step_done) if may_be else None

@@ -20,20 +20,22 @@ class QuietSteps:
         step_done: called instead where another one steps, and when it is time to look.
     """
 
-    __slots__ = ("_marks", "_note", "_note_end", "_now", "_optimizer", "_step_done", "until")
+    __slots__ = ("_marks", "_note", "_note_end", "_now", "_step_done", "optimizer", "until")
 
     def __init__(
         self, recorder: Recorder, optimizer: Callable[[], Any], step_done: Callable[[Any], None]
     ) -> None:
         clock = recorder.clock
         self._marks, self._note, self._note_end = clock.marks, clock.note, clock.note_end
-        self._now, self._optimizer, self._step_done = clock.now, optimizer, step_done
+        self._now, self._step_done = clock.now, step_done
+        self.optimizer = optimizer
+        """Returns the optimizer that steps."""
         self.until = recorder.looks_at
         """When it is time to look, as `time.monotonic()` counts."""
 
     def step_done(self, optimizer: Any) -> None:
         """A step of the optimizer has ended."""
-        if self._optimizer() is optimizer and _monotonic() < self.until:
+        if self.optimizer() is optimizer and _monotonic() < self.until:
             self._note_end(len(self._marks))
             self._note((OTHER, self._now()))
         else:

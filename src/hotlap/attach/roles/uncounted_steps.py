@@ -23,9 +23,9 @@ def words_for(where: str) -> str:
     """Return why a script is refused that goes backward there, and updates by hand."""
     return (
         f"the script changes its parameters after the backward pass{f' at {where}' * bool(where)}, "
-        "and no optimizer of torch steps, so its steps cannot be counted. Expected: a call of "
-        "`optimizer.step()` in every step. Use `torch.optim.SGD`, or derive its own optimizer from "
-        "`torch.optim.Optimizer`."
+        "and no optimizer of torch steps, or it does so inside compiled code, so its steps cannot "
+        "be counted. Expected: a call of `optimizer.step()` in every step. Use `torch.optim.SGD`, "
+        "derive its own optimizer from `torch.optim.Optimizer`, or step outside compiled code."
     )
 
 
@@ -50,9 +50,13 @@ class HandUpdates:
         self._backwards += 1
         if self._backwards not in _LOOKS:
             return False
-        if self._seen and _have_changed(self._seen):
-            self._changes += 1
-        self._seen = _look(modules)
+        try:
+            if self._seen and _have_changed(self._seen):
+                self._changes += 1
+            self._seen = _look(modules)
+        except Exception:
+            # Parameters of a class or layout of their own: the script goes on as if nobody looked.
+            self._seen = []
         return self._changes == len(_LOOKS) - 1
 
 
@@ -68,14 +72,15 @@ def _look(modules: Sequence[Any]) -> _Seen:
 
 @torch.no_grad()
 def _have_changed(seen: _Seen) -> bool:
+    """Return whether most of these have: a layer may scale its weights in the forward."""
+    changed = 0
     for kept, before in seen:
         parameter = kept()
-        if parameter is None or parameter.numel() < before.numel():
-            continue
-        after = _some_of(parameter)
-        if after.shape == before.shape and not torch.equal(after, before):
-            return True
-    return False
+        if parameter is not None and parameter.numel() >= before.numel():
+            after = _some_of(parameter)
+            is_same = after.shape != before.shape or after.allclose(before, 0, 0, equal_nan=True)
+            changed += not is_same
+    return 2 * changed > len(seen)
 
 
 def _some_of(parameter: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hotlap.lab.check import Check, not_compared
 from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, SampledSteps
+from hotlap.trial.comparing import CARRIED_INPUT
 from hotlap.trial.not_read import not_read_in
 
 BUFFER_LIMIT = 0.02
@@ -43,7 +44,9 @@ def check_buffers(sampled: SampledSteps, *, is_narrow: bool) -> Check:
             untold.append(name)
         elif not (found <= limit and max(errors) <= max(limit, _ONCE)):
             wrong.append(name)
-    words = f"{len(names)} buffers, error at most {worst:.1e} of their change in {len(rows)} steps"
+    has_state = any(name.startswith(CARRIED_INPUT) for name in names)
+    what = "buffers and carried inputs" if has_state else "buffers"
+    words = f"{len(names)} {what}, error at most {worst:.1e} of their change in {len(rows)} steps"
     if wrong:
         return Check("buffers", "failed", f"{words}; different: {_list_names(wrong)}")
     if untold:

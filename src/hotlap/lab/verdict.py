@@ -10,7 +10,8 @@
     updates          each update, on drawn elements, repeated in float64 from its gradient and state
     gradient         at sampled steps, from the same weights and batch, against a float64 repetition
     update           at sampled steps, all of the update, with the plain run's hyperparameters
-    buffers          at sampled steps, what the step changes in the model's buffers
+    buffers          at sampled steps, what the step changes in the model's buffers, and in a hidden
+                     state that it returns and is called with again
     averages         copies of the model move towards its weights as in the plain run
     evaluation       the same is evaluated, and at equal weights gives the same
     losses           the mean of the later half of the losses

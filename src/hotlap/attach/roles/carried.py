@@ -8,6 +8,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
 from hotlap.trial import digest
+from hotlap.trial.comparing import CARRIED_INPUT
 
 
 class Carried:
@@ -117,7 +118,7 @@ class CapturedState:
 
 def _name(at: int) -> str:
     """Return the name under which a state is compared, by its place among the inputs."""
-    return f"carried input {at}"
+    return f"{CARRIED_INPUT} {at}"
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

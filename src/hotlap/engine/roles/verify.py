@@ -283,7 +283,6 @@ class _Recorded:
             "buffers": self._buffers,
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
-            "carried_moved": [],
             "delivered": self.delivered.custody.report(),
             "hyperparameters": self.hyperparameters[: len(self.weights)],
             "evaluated": self._evaluated,

@@ -68,3 +68,18 @@ def test_only_what_is_state_here_and_there_is_given_as_captured() -> None:
     state.note_returned((x, (x, x)))
     assert state.returned is not None and {*state.returned} == {*state.before} == {*state.after}
     assert torch.equal(state.after["carried input 2"], tensors["returned.2"])
+
+
+def test_what_has_no_memory_of_its_own_is_no_state() -> None:
+    carried = Carried()
+    sparse = torch.eye(3).to_sparse()
+    carried.forward_ends((sparse, torch.ones(2)))
+    assert carried.forward_begins(sparse) == {}
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        assert carried.forward_begins(x) == {}
+        carried.forward_ends(x * 2)
+        return (x * 2).sum()
+
+    torch.func.grad(loss)(torch.ones(2))
+    torch.func.vmap(loss)(torch.ones(2, 2))

@@ -34,7 +34,7 @@ class Carried:
         Inputs are counted as `nested.flatten_into` gives them.
         """
         given = list(nested.tensors(inputs))
-        self._given = [StorageWeakRef(each.untyped_storage()) for each in given if _is_dense(each)]
+        self._given = [ref for each in given if (ref := _memory_of(each)) is not None]
         found = {at: place for at, leaf in enumerate(given) if (place := self._find(leaf)) >= 0}
         self.was_changed = any(self._differs(given[at], place) for at, place in found.items())
         self._places |= {*found.values()}
@@ -44,12 +44,13 @@ class Carried:
         """A forward returns this."""
         returned = list(nested.tensors(output))
         passed_on = {each.cdata for each in self._given if not each.expired()}
+        refs = {place: _memory_of(tensor) for place, tensor in enumerate(returned)}
         self._returned = {
             place: ref
-            for place, tensor in enumerate(returned)
-            if _is_dense(tensor) and tensor.is_floating_point()
-            for ref in [StorageWeakRef(tensor.untyped_storage())]
-            if ref.cdata not in passed_on
+            for place, ref in refs.items()
+            if ref is not None
+            and ref.cdata not in passed_on
+            and returned[place].is_floating_point()
         }
         self._digests = {
             place: (returned[place].shape, digest.of_tensor(returned[place]))
@@ -63,10 +64,10 @@ class Carried:
 
     def _find(self, given: torch.Tensor) -> int:
         """Return the place of a tensor, or of what it was detached from; -1 if there is none."""
-        if not _is_dense(given) or not given.is_floating_point():
+        own = _memory_of(given)
+        if own is None or not given.is_floating_point():
             return -1
-        own = StorageWeakRef(given.untyped_storage()).cdata
-        known = (n for n, ref in self._returned.items() if ref.cdata == own and not ref.expired())
+        known = (n for n, ref in self._returned.items() if ref == own and not ref.expired())
         return next(known, -1)
 
 
@@ -121,5 +122,10 @@ def _name(at: int) -> str:
     return f"{CARRIED_INPUT} {at}"
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided
+def _memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+    """Return the memory of a tensor, None if it has none of its own."""
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
+        # Sparse, or inside a transformation such as `torch.func.grad`.
+        return None

@@ -7,6 +7,8 @@ from typing import Any
 from hotlap.trace.clock import OTHER
 from hotlap.trace.recorder import Recorder
 
+_monotonic = time.monotonic
+
 
 class QuietSteps:
     """All that the end of such a step needs, in one small object.
@@ -40,6 +42,3 @@ class QuietSteps:
             self._note((OTHER, self._now()))
         else:
             self._step_done(optimizer)
-
-
-_monotonic = time.monotonic

@@ -7,8 +7,8 @@ from typing import Any
 
 from hotlap.lab.check import Check, not_compared
 from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, SampledSteps
-from hotlap.trial.comparing import CARRIED_INPUT
 from hotlap.trial.not_read import not_read_in
+from hotlap.trial.repetition_ways import CARRIED_INPUT
 
 BUFFER_LIMIT = 0.02
 """Error of what a step changes in a buffer, as a share of that; in formats as wide as the plain

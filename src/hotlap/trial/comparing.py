@@ -13,9 +13,6 @@ import torch
 
 NamedTensors = Mapping[str, torch.Tensor | None]
 
-CARRIED_INPUT = "carried input"
-"""Begins the name of a state that a model returns and is called with again, among buffers."""
-
 
 def compare_gradients(
     captured: NamedTensors, exact: NamedTensors, plain: NamedTensors | None

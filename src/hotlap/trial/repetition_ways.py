@@ -1,4 +1,4 @@
-"""The ways in which a captured step is repeated to be compared with."""
+"""The ways in which a captured step is repeated to be compared with, and names in what is found."""
 
 EXACT = "exact"
 """In the dtype of the reference, float64 where the device has it."""
@@ -6,6 +6,8 @@ PLAIN = "plain"
 """As the plain script computes it."""
 LAID_OUT = "laid_out"
 """As the plain script computes it, with the weights in the memory format of a plan."""
+CARRIED_INPUT = "carried input"
+"""Begins the name of a state that a model returns and is called with again, among buffers."""
 
 
 def ways_of(memory_format: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
 from hotlap.trial import digest
-from hotlap.trial.comparing import CARRIED_INPUT
+from hotlap.trial.repetition_ways import CARRIED_INPUT
 
 
 class Carried:

@@ -8,6 +8,7 @@ import pytest
 
 from hotlap.lab.decisions import Decision
 from hotlap.lab.late_steps import LateSteps
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
@@ -173,6 +174,19 @@ def test_a_late_step_is_slower_by_what_acts_late_gives_back() -> None:
     assert slowdown(tuner, LiveRaces({}, [])) == 1.0
 
 
+def predicted(
+    monkeypatch: pytest.MonkeyPatch, tuner: Any, final: Race, plan: Plan
+) -> list[float | None]:
+    """Return the seconds of both whole runs, where the plan's steps were watched to take 2 ms."""
+    own = replace(SEEN.trace, steps=faked.trace(2.0).steps)
+    watched = replace(SEEN, trace=own, techniques=faked.proofs(plan))
+    monkeypatch.setattr("hotlap.tuning.predicting.watch", lambda *_, **__: watched)
+    monkeypatch.setattr(tuner, "reads_all", lambda _: True)
+    proven = ProvenPlan("exact", plan, final.ratio(faked.name_of(plan)), Verdict("exact", "", 9))
+    found = conclude(tuner, SEEN, final, [proven])
+    return [found.whole_run[name].seconds for name in ("baseline", "best")]
+
+
 @pytest.mark.parametrize("is_late_live", [True, False])
 @pytest.mark.parametrize("candidate", BOTH)
 def test_runs_whose_steps_become_slower_are_predicted_so(
@@ -189,15 +203,7 @@ def test_runs_whose_steps_become_slower_are_predicted_so(
     final = faked.raced({plan: plain_ms / 2.0}, plain_ms=plain_ms, wobble=0.0)
     tuner = faked.tuner()
     tuner.slowdown, tuner.is_late_live = 1.25, is_late_live
-    own = replace(SEEN.trace, steps=faked.trace(2.0).steps)
-    watched = replace(SEEN, trace=own, techniques=faked.proofs(plan))
-    monkeypatch.setattr("hotlap.tuning.predicting.watch", lambda *_, **__: watched)
-    monkeypatch.setattr(tuner, "reads_all", lambda _: True)
-    ratio = final.ratio(faked.name_of(plan))
-    found = conclude(
-        tuner, SEEN, final, [ProvenPlan("exact", plan, ratio, Verdict("exact", "", 9))]
-    )
-    before, after = (found.whole_run[name].seconds for name in ("baseline", "best"))
+    before, after = predicted(monkeypatch, tuner, final, plan)
     assert before == pytest.approx(2.2 + 0.2 + 950 * 0.005, abs=0.02)
     # What acts late keeps its steps as they were.
     later_s = 950 * (0.002 if candidate is FLUSH else 0.003)
@@ -214,15 +220,7 @@ def test_beside_other_processes_runs_are_predicted_by_how_much_these_slow_steps(
     # The few turns of that race fell between what the others do.
     tuner = faked.tuner()
     tuner.slowed = slowed
-    own = replace(SEEN.trace, steps=faked.trace(2.0).steps)
-    watched = replace(SEEN, trace=own, techniques=faked.proofs(plan))
-    monkeypatch.setattr("hotlap.tuning.predicting.watch", lambda *_, **__: watched)
-    monkeypatch.setattr(tuner, "reads_all", lambda _: True)
-    ratio = final.ratio(faked.name_of(plan))
-    found = conclude(
-        tuner, SEEN, final, [ProvenPlan("exact", plan, ratio, Verdict("exact", "", 9))]
-    )
-    before, after = (found.whole_run[name].seconds for name in ("baseline", "best"))
+    before, after = predicted(monkeypatch, tuner, final, plan)
     # What a step's mean is beyond its median anyhow is in the means of the race already.
     factor = slowed if slowed > 1.05 else 1.0
     assert before == pytest.approx(2.2 + 0.2 + 950 * 0.004 * factor, abs=0.02)

@@ -5,6 +5,7 @@ every update under a plan must follow from the same rule: that rests on no sampl
 the weights, which drift apart as they are rounded.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -33,15 +34,15 @@ Record = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
-class _Rule:
+class _Rule(ABC):
     """What happens to gradients between backward and update."""
 
     tolerance = DELIVERY_LIMIT
     """By how much of its norm a gradient may be another one than the rule makes of it."""
 
+    @abstractmethod
     def explains(self, row: Row) -> bool:
         """Return whether an update got the gradients that this rule makes of those of backward."""
-        raise NotImplementedError
 
     def differs(self, rows: Sequence[Row]) -> str:
         """Return, in words, by what updates that it explains one by one are others on average."""

@@ -34,7 +34,7 @@ class Carried:
         Inputs are counted as `nested.flatten_into` gives them.
         """
         given = list(nested.tensors(inputs))
-        self._given = [ref for each in given if (ref := _memory_of(each)) is not None]
+        self._given = [ref for each in given if (ref := memory_of(each)) is not None]
         found = {at: place for at, leaf in enumerate(given) if (place := self._find(leaf)) >= 0}
         self.was_changed = any(self._differs(given[at], place) for at, place in found.items())
         self._places |= {*found.values()}
@@ -44,7 +44,7 @@ class Carried:
         """A forward returns this."""
         returned = list(nested.tensors(output))
         passed_on = {each.cdata for each in self._given if not each.expired()}
-        refs = {place: _memory_of(tensor) for place, tensor in enumerate(returned)}
+        refs = {place: memory_of(tensor) for place, tensor in enumerate(returned)}
         self._returned = {
             place: ref
             for place, ref in refs.items()
@@ -64,7 +64,7 @@ class Carried:
 
     def _find(self, given: torch.Tensor) -> int:
         """Return the place of a tensor, or of what it was detached from; -1 if there is none."""
-        own = _memory_of(given)
+        own = memory_of(given)
         if own is None or not given.is_floating_point():
             return -1
         known = (n for n, ref in self._returned.items() if ref == own and not ref.expired())
@@ -122,7 +122,7 @@ def _name(at: int) -> str:
     return f"{CARRIED_INPUT} {at}"
 
 
-def _memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+def memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:
     """Return the memory of a tensor, None if it has none of its own."""
     try:
         return StorageWeakRef(tensor.untyped_storage())

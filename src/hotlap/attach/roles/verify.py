@@ -1,14 +1,13 @@
 """Role `verify`: records what a verdict needs: digests, hyperparameters, captured steps."""
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap.attach.listener import State, hide_own_optimizer
-from hotlap.attach.roles.carried import Carried
+from hotlap.attach.roles.carried import Carried, memory_of
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
@@ -240,14 +239,10 @@ class _Inputs:
     def forward_ends(self, output: Any) -> None:
         """Remember what a model has computed, for as long as the script keeps it."""
         self._computed = [ref for ref in self._computed if not ref.expired()]
-        computed = _dense(digest.tensors_in(output))
-        self._computed += [StorageWeakRef(tensor.untyped_storage()) for tensor in computed]
+        found = map(memory_of, digest.tensors_in(output))
+        self._computed += [memory for memory in found if memory is not None]
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         if tensor.requires_grad:
             return True
-        return any(StorageWeakRef(t.untyped_storage()) in self._computed for t in _dense([tensor]))
-
-
-def _dense(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors if tensor.layout == torch.strided]
+        return memory_of(tensor) in self._computed

@@ -11,6 +11,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from hotlap.lab.check import Check
+from hotlap.lab.updates import beyond_rounding
 from hotlap.trial.repetition_ways import LAID_OUT
 
 GRADIENT_FLOOR = 2e-5
@@ -322,7 +323,7 @@ def check_update(sampled: SampledSteps) -> Check:
     if not rows:
         return Check("update", "not_made", sampled.problem or "no update could be repeated")
     errors = [row["update_error"] for row in rows]
-    words = f"relative error at most {max(errors):.1e} at {len(errors)} sampled steps"
+    words = f"{beyond_rounding(max(errors))} at {len(errors)} sampled steps"
     wrong = []
     for name in dict.fromkeys(name for row in rows for name in row.get("updates", ())):
         of_tensor = [row["updates"][name] for row in rows if name in row.get("updates", ())]

@@ -135,8 +135,8 @@ def check_updates(plain: Record, other: Record) -> Check:
         return Check("updates", "not_made", f"the updates could not be repeated: {why}")
     count = len(ours["updates"])
     words = (
-        f"each of {count} updates repeated in float64 on sampled elements: error at most "
-        f"{found.worst:.1e}; the learning rate is off by {found.rate:+.1e} of itself (allowed: "
+        f"each of {count} updates repeated in float64 on sampled elements: "
+        f"{beyond_rounding(found.worst)}; the learning rate is off by {found.rate:+.1e} of itself (allowed: "
         f"{RATE_LIMIT:.0e}), the decay of a weight per update by {found.decay:+.1e} epsilons of "
         f"the weight (allowed: {DECAY_LIMIT:.0f}), the optimizer's state by {found.state:.1f} "
         f"epsilons (allowed: {STATE_LIMIT:.0f})"
@@ -275,6 +275,17 @@ def unrepeated_generators(first: Record, second: Record) -> list[str]:
         for place, name in enumerate(GENERATORS)
         if generator(first, place) != generator(second, place)
     ]
+
+
+def beyond_rounding(error: float) -> str:
+    """Return in words an error of updates from which their rounding was taken off.
+
+    Args:
+        error: as a share of the update.
+    """
+    if not error:
+        return "no error beyond rounding"
+    return f"error beyond rounding at most {error:.1e} of the update"
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,20 +1,31 @@
-"""`FollowedRuns`: runs in the role `verify`, plainly twice and under plans, and their records."""
+"""`FollowedRuns`: runs in the role `verify`, plainly and under plans, and their records."""
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotlap.errors import HotlapError
+from hotlap.host.memory import available_bytes
 from hotlap.lab.auxiliary_checks import check_averages
+from hotlap.lab.chain import check_start
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
+from hotlap.lab.run_checks import check_batches
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.lab.updates import unrepeated_generators
 from hotlap.lab.verdict import repeats_itself
 from hotlap.plan import Plan
+from hotlap.trial.gradient_rows import end_rows, is_begun
 
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
+
+
+_ROOM = 1.25
+"""How many times what one process holds must be free for another one that is like it."""
+_LOOK_S = 0.05
 
 
 @dataclass
@@ -27,7 +38,7 @@ class FollowedRuns:
         horizon: steps that each run is followed for.
         drawn_with: seed of the elements that are compared.
         fill_ahead: serve samples from memory from the first step on.
-        at_once: follow a script's second plain run beside the first plan's, see `Prover`.
+        at_once: follow a script's plain run and the first plan's at the same time, see `Prover`.
     """
 
     lab: Lab
@@ -35,45 +46,66 @@ class FollowedRuns:
     horizon: int
     drawn_with: int
     fill_ahead: bool = False
-    at_once: bool = False
-    plain: dict[str, Any] = field(default_factory=dict)
-    """What the plain run was like, without what does not repeat itself."""
+    at_once: bool | None = False
     differs: str | None = None
     """How the second plain run differs from the first, in words; None if it does not."""
     techniques: list[dict[str, str]] = field(default_factory=list)
     """{name, state, why} of the newest plan's techniques."""
     _is_compared: bool = False
     """True once it is known how a second plain run differs."""
-    _second: "Future[dict[str, Any]] | None" = None
-    """The second plain run, while it goes on beside another."""
+    _plain: "Future[dict[str, Any]] | None" = None
+    _plain_runs: int = 0
+
+    @property
+    def has_plain(self) -> bool:
+        """True once the plain run has begun."""
+        return self._plain is not None
+
+    @property
+    def is_plain_over(self) -> bool:
+        """True if the plain run has ended, so that its length is known."""
+        return self._plain is not None and self._plain.done()
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What the plain run was like, without what does not repeat itself; empty before it begins.
+
+        Waits for its end.
+        """
+        return {} if self._plain is None else self._plain.result()
 
     def run_plain(self) -> None:
-        """Follow the plain run; `follow` finds out whether another one gives the same."""
-        self.plain = self._follow(self.base, is_first=True)
+        """Follow the plain run, in the background where the first plan's is followed with it."""
+        self._plain, self._is_compared = Future(), False
+        self._plain_runs += 1
+        if self.at_once is not False and self.lab.subject.step_owner == "script":
+            threading.Thread(target=self._run_plain, args=(self._plain,), daemon=True).start()
+        else:
+            self._run_plain(self._plain)
+            self._plain.result()
 
-    def _begin_second(self) -> None:
-        """Follow the second plain run beside what comes next."""
-        self._second = Future()
-        threading.Thread(target=self._run_second, args=(self._second,), daemon=True).start()
-
-    def _run_second(self, second: "Future[dict[str, Any]]") -> None:
+    def _run_plain(self, found: "Future[dict[str, Any]]") -> None:
         try:
-            # What it keeps must not be taken for what the plan's run keeps meanwhile.
-            folder = self.lab.exchange / "second"
-            folder.mkdir(exist_ok=True)
-            second.set_result(self._follow(self.base, folder=folder))
+            found.set_result(self._follow(self.base, is_first=True))
         except BaseException as error:
-            second.set_exception(error)
+            found.set_exception(error)
+        finally:
+            end_rows(self._gradients)
 
-    def _take_second(self, again: dict[str, Any]) -> bool:
-        """Compare the plain runs; True if both were run again, with seeds."""
-        self._compare(again)
-        if self.differs is None or self.lab.inject_seed is not None:
-            return False
-        self.lab.inject_seed = 0
-        self.plain = self._follow(self.base, is_first=True)
-        self._compare(self._follow(self.base))
-        return True
+    @property
+    def _gradients(self) -> Path:
+        """The file of the newest plain run's gradients."""
+        return self.lab.exchange / f"gradients-{self._plain_runs}"
+
+    def _wait_for_room(self) -> None:
+        """Wait until the plain run is over, or trains and leaves memory for another process."""
+        if self.at_once:
+            return
+        while not self.is_plain_over and not is_begun(self._gradients):
+            time.sleep(_LOOK_S)
+        held = sum(trial.held_bytes(lambda _: 0) for trial in self.lab.trials if trial.is_alive)
+        if available_bytes() < _ROOM * held:
+            self.plain  # noqa: B018 - waits
 
     def _compare(self, again: dict[str, Any]) -> None:
         self._is_compared = True
@@ -99,8 +131,8 @@ class FollowedRuns:
         """Return the record of a run under the plan.
 
         Before any record is returned, the plain run is known to repeat itself, or seeded from
-        outside if it does not: by a second plain run, or by the plan's own where that claims to be
-        exact and has the plain run's bits.
+        outside if it does not. The plan's own run shows that it does where all is equal that no
+        rounding may change; else the script is run plainly once more.
 
         Args:
             plan: what is applied.
@@ -108,31 +140,34 @@ class FollowedRuns:
             repeated: repeats a recipe's samples as they come.
             at_own_places: keep them so that they can be repeated at their own places only.
             claims_exact: True if the plan's run is expected to have the plain run's bits.
-        """
-        options: dict[str, Any] = {"samples": samples, "at_own_places": at_own_places}
-        is_script = self.lab.subject.step_owner == "script"
-        if self.at_once and is_script and not self._is_compared and not claims_exact:
-            self._begin_second()
-        try:
-            record = self._follow(plan, repeated, **options)
-        except BaseException:
-            # The next plan must find the plain runs compared.
-            if self._second is not None:
-                self._end_plain()
-            raise
-        if claims_exact and not self._is_compared and _is_repetition(self.plain, record):
-            return record
-        if not self._is_compared and self._end_plain():
-            # It had other seeds than what it would be compared with.
-            record = self._follow(plan, repeated, **options)
-        return record
 
-    def _end_plain(self) -> bool:
-        """Compare with a second plain run, once it is over; True if both were run again."""
-        second, self._second = self._second, None
-        if second is None:
-            return self._take_second(self._follow(self.base))
-        return self._take_second(second.result())
+        Raises:
+            TrialError: the plain run or the plan's cannot be followed to its end.
+        """
+        if not self.is_plain_over:
+            self._wait_for_room()
+        try:
+            record = self._follow(plan, repeated, samples=samples, at_own_places=at_own_places)
+        except HotlapError:
+            # What the plain run failed for says more.
+            self.plain  # noqa: B018 - raises
+            raise
+        if self._is_compared or _is_repetition(self.plain, record, bit_by_bit=claims_exact):
+            return record
+        self._compare(self._follow(self.base))
+        if self.differs is None or self.lab.inject_seed is not None:
+            return record
+        # It had other seeds than what it would be compared with.
+        self.lab.inject_seed = 0
+        self.differs = None
+        self.run_plain()
+        return self.follow(
+            plan,
+            samples,
+            repeated,
+            at_own_places=at_own_places,
+            claims_exact=claims_exact,
+        )
 
     def _follow(
         self,
@@ -141,10 +176,9 @@ class FollowedRuns:
         *,
         samples: tuple[int, ...] = (),
         at_own_places: bool = False,
-        folder: Path | None = None,
         is_first: bool = False,
     ) -> dict[str, Any]:
-        gradients = str(self.lab.exchange / "gradients.safetensors")
+        gradients = str(self._gradients)
         try:
             report = run_to_report(
                 self.lab,
@@ -158,7 +192,7 @@ class FollowedRuns:
                 steps=self.horizon,
                 samples=samples,
                 at_own_places=at_own_places,
-                folder=str(folder or self.lab.exchange),
+                folder=str(self.lab.exchange),
                 drawn_with=self.drawn_with,
                 gradients=gradients if is_first else None,
                 beside=None if is_first else gradients,
@@ -173,12 +207,23 @@ class FollowedRuns:
         return report["record"]
 
 
-def _is_repetition(plain: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: bool) -> bool:
     """Return whether a run tells of the plain one what a second plain run would: that nothing in
-    it differs from one run to the next."""
+    it differs from one run to the next.
+
+    Args:
+        plain: record of the plain run.
+        other: of a run under a plan.
+        bit_by_bit: False to leave out what the plan may round in another way. Whether that repeats
+            itself decides about no verdict below `exact`.
+    """
+    if bit_by_bit:
+        is_equal = repeats_itself(plain, other) is None and plain["buffers"] == other["buffers"]
+    else:
+        made = (check_batches(plain, other, None), check_start(plain, other, None))
+        is_equal = all(check.state in ("passed", "partial") for check in made)
     return (
-        repeats_itself(plain, other) is None
-        and plain["buffers"] == other["buffers"]
+        is_equal
         and check_averages(plain, other).state != "failed"
         and _read(plain) == _read(other)
         and not unrepeated_generators(plain, other)

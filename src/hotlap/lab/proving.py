@@ -54,9 +54,9 @@ class Prover:
     checks: Collection[str] = STATISTICAL_CHECKS
     seed: int | None = None
     base: Plan = field(default_factory=Plan)
-    at_once: bool = False
-    """True to follow a script's second plain run beside the first plan's, which saves time: there
-    must be memory for both."""
+    at_once: bool | None = False
+    """True to follow a script's plain run and the first plan's at the same time, which saves nearly
+    half of it: there must be memory for both. None if that is to be found out, on a CPU."""
     late: Mapping[Plan, LateSteps] = field(default_factory=dict)
     """Of plans that act after the horizon: steps of a live process that are checked as well."""
 
@@ -77,16 +77,25 @@ class Prover:
         """The late steps of the newest plan, repeated."""
 
     def run_plain(self) -> None:
-        """Run the plain script; `prove` finds out whether it repeats itself.
+        """Run the plain script, with `at_once` in the background until `prove` is called.
 
-        If it does not, it is seeded from outside. A plan that has the plain run's bits shows that
-        it does; else the script is run plainly again, with `at_once` beside the plan's run.
+        `prove` finds out whether it repeats itself, see `FollowedRuns.follow`; if it does not, it
+        is seeded from outside.
         """
         self._runs.run_plain()
 
     @property
+    def has_plain(self) -> bool:
+        """True once the plain run has begun."""
+        return self._runs.has_plain
+
+    @property
     def plain(self) -> dict[str, Any]:
-        """The record of the plain run, empty before there is one."""
+        """The record of the plain run, empty before it has begun; waits for its end.
+
+        Raises:
+            TrialError: it failed.
+        """
         return self._runs.plain
 
     @property
@@ -165,10 +174,8 @@ class Prover:
         """
         seed = _draw_seed() if self.seed is None else self.seed
         count = NARROW_SAMPLES if statistical else SAMPLES
-        if self.lab.subject.step_owner == "script":
-            # The repetition takes two of the script's own steps for each.
-            count = min(count, max(2, self.steps // 2 - 1))
-        steps = draw_steps(count, self.steps, seed)
+        is_length_known = self._runs.is_plain_over
+        steps = self._draw(count, seed)
         drawn = f"in pairs, sampled with seed {seed}"
         if self.lab.subject.step_owner == "engine":
             repeated = RecipeRepetition(
@@ -180,6 +187,11 @@ class Prover:
             record = self._record(plan, steps, repeated)
             return self._of_format(plan, repeated.collect(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
+        if not is_length_known:
+            steps = tuple(step for step in steps if step <= self.steps - 2)
+            if len(steps) < len(self._draw(count, seed)):
+                # The script ends long before the horizon: again, now that it is known where.
+                return self._repeat(plan, statistical=statistical, claimed=claimed)
         if claimed is not None and plan not in self.late:
             verdict = self._judge(record, claimed)
             if verdict.tier in ("changed", claimed.best_verdict):
@@ -189,6 +201,19 @@ class Prover:
         if plan in self.late:
             sampled, self._late = split_late(sampled, self.late[plan])
         return sampled, record
+
+    def _draw(self, count: int, seed: int) -> tuple[int, ...]:
+        """Return about `count` steps to keep whole, in all parts of a run."""
+        if self.lab.subject.step_owner != "script":
+            return draw_steps(count, self.steps, seed)
+        is_known = self._runs.is_plain_over
+        length = self.steps if is_known else self.horizon
+        # The repetition takes two of the script's own steps for each.
+        count = min(count, max(2, length // 2 - 1))
+        if is_known:
+            return draw_steps(count, length, seed)
+        # It may go on to the end of an epoch, no more than as long again.
+        return draw_steps(2 * count, 2 * length - 2, seed)
 
     def _memory_format(self, plan: Plan | None) -> str:
         """Return the layout that a plan gives the weights."""

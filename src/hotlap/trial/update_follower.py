@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy
 import torch
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from hotlap.trial.elements import Vector
+from hotlap.trial.gradient_rows import Rank, RowReader, RowWriter, alone
 from hotlap.trial.twin import Chain
 
 _DISTANCE_LIMIT, _TENSOR_DISTANCE_LIMIT, _SMALL = 0.02, 0.3, 1e-3
@@ -37,12 +36,15 @@ class Follower:
 
     Args:
         seed: which elements are drawn. A plan that knew them could be right at these alone.
-        beside: file with the gradients of a plain run, see `write`.
+        beside: the gradients of a plain run, with which they are compared.
+        writer: what the gradients are written to.
     """
 
-    def __init__(self, seed: int, beside: Path | None = None) -> None:
+    def __init__(
+        self, seed: int, beside: RowReader | None = None, writer: RowWriter | None = None
+    ) -> None:
         self._seed = seed
-        self._plain = [] if beside is None else _read(beside)
+        self._beside, self._writer = beside, writer
         self._chains: dict[Hashable, Chain] = {}
         self.updates: list[dict[str, Any]] = []
         """Of each update: `optimizer`, the key; `gradients`, a letter for each parameter, see
@@ -51,7 +53,6 @@ class Follower:
         where it could not be repeated."""
         self.gradient_distances: list[float | None] = []
         """Of each update: how far its gradient is from the plain run's, as a share of that one."""
-        self._gradients: list[Vector] = []
         self._looked_at = 0
         self._recent: deque[tuple[float, Vector]] = deque(maxlen=_BEFORE)
         self.problem = ""
@@ -81,7 +82,6 @@ class Follower:
         row = {"optimizer": key, "gradients": "", "random": _random_digests()}
         row["place"] = _places_in_stream()
         self.updates.append(row)
-        number = len(self._gradients)
         try:
             chain = self._chains[key]
             chain.take_gradients(optimizer)
@@ -91,18 +91,30 @@ class Follower:
         except Exception as error:
             # What cannot be read ends no script.
             self.problem = self.problem or _line(error)
-            self._gradients.append(numpy.zeros(0, dtype=numpy.float32))
+            self._exchange(numpy.zeros(0))
             self.gradient_distances.append(None)
             return False
         row["gradients"] = chain.letters
         gradients = numpy.concatenate(chain.gradients) if chain.gradients else numpy.zeros(0)
         with numpy.errstate(all="ignore"):
-            self._gradients.append(gradients.astype(numpy.float32))
-        if number >= len(self._plain) or len(self._plain[number]) != len(gradients):
-            self.gradient_distances.append(None)
-            return False
-        with numpy.errstate(all="ignore"):
-            return self._is_odd(chain, gradients, self._plain[number].astype(numpy.float64))
+            theirs = self._exchange(gradients)
+            if theirs is None or len(theirs) != len(gradients):
+                self.gradient_distances.append(None)
+                return False
+            return self._is_odd(chain, gradients, theirs.astype(numpy.float64))
+
+    def _exchange(self, gradients: Vector) -> Vector | None:
+        """Write those of an update, and return the other run's, None if there are none."""
+        if self._writer is not None:
+            self._writer.write(gradients)
+        if self._beside is None:
+            return None
+        try:
+            return self._beside.next()
+        except TimeoutError as error:
+            # Nothing is proven of gradients that were not compared.
+            self.problem, self._beside = self.problem or _line(error), None
+            return None
 
     def _is_odd(self, chain: "Chain", ours: Vector, theirs: Vector) -> bool:
         whole = float(numpy.linalg.norm(theirs))
@@ -131,7 +143,7 @@ class Follower:
             (value for value in reversed(self.gradient_distances) if value is not None), 0.0
         )
         near = len(self.gradient_distances) < _BEFORE or last < _TENSOR_DISTANCE_LIMIT
-        return bool(self._plain) and self._looked_at < _LOOKED_AT and near
+        return self._beside is not None and self._looked_at < _LOOKED_AT and near
 
     def update_ends(self, key: Hashable, optimizer: Any) -> None:
         """The update has ended: repeat it, and note how far it is off."""
@@ -146,11 +158,8 @@ class Follower:
                 self.problem = _line(error)
         self.updates[-1]["sums"], self.updates[-1]["states"] = found
 
-    def report(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was found, as `lab.updates` reads it; see `follower_of`."""
-        if options.get("gradients"):
-            rows = {str(number): row for number, row in enumerate(self._gradients)}
-            save_file(rows, options["gradients"])
+    def report(self) -> dict[str, Any]:
+        """Return what was found, as `lab.updates` reads it."""
         return {"updates": self.updates, "apart": self.gradient_distances, "problem": self.problem}
 
 
@@ -158,21 +167,23 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def follower_of(options: Mapping[str, Any]) -> Follower:
+def follower_of(options: Mapping[str, Any], rank: Rank = alone) -> Follower:
     """Return what follows a trial's updates.
 
-    Options: `drawn_with` (the seed, 0 if there is none), `gradients` (a file to write the drawn
-    elements of all gradients to, None to write none), and `beside` (such a file of a plain run,
-    None to compare with none).
+    Options: `drawn_with` (the seed, 0 if there is none), `gradients` (the file that drawn elements
+    of all gradients are written to, None to write none), and `beside` (that of a plain run, None to
+    compare with none).
+
+    Args:
+        options: of the trial.
+        rank: see `gradient_rows.RowWriter`.
     """
-    beside = options.get("beside")
-    return Follower(options.get("drawn_with", 0), None if beside is None else Path(beside))
-
-
-def _read(file: Path) -> list[Vector]:
-    with safe_open(file, framework="np") as archive:
-        names = sorted(archive.keys(), key=int)
-        return [archive.get_tensor(name) for name in names]
+    beside, written = options.get("beside"), options.get("gradients")
+    return Follower(
+        options.get("drawn_with", 0),
+        None if beside is None else RowReader(Path(beside), rank),
+        None if written is None else RowWriter(Path(written), rank),
+    )
 
 
 def _lengths(values: Vector, edges: Sequence[int]) -> Vector:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.errors import TrialError
+from hotlap.host import probes
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import watch
 from hotlap.lab.process_race import race
@@ -65,7 +66,9 @@ def compare(
     Raises:
         TrialError: the script cannot be run under `first`.
     """
-    prover = Prover(lab, steps, registry(lab.techniques), base=first)
+    # What two processes take of a GPU is not known.
+    at_once = False if probes.gpus(None) else None
+    prover = Prover(lab, steps, registry(lab.techniques), base=first, at_once=at_once)
     progress(f"following {lab.subject} under the first plan for {steps} steps")
     prover.run_plain()
     progress("following it under the second plan")

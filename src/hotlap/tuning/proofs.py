@@ -90,7 +90,7 @@ def _find_known(tuner: Tuner, plan: Plan) -> Verdict | None:
 
 
 def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
-    if not prover.plain:
+    if not prover.has_plain:
         tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}")
         prover.run_plain()
     tuner.progress(f"proving {name}")
@@ -102,6 +102,8 @@ def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
     try:
         verdict, applied = prove_in_effect(prover, plan, tuner.known, tuner.progress, has_time)
     except HotlapError as error:
+        # Without a plain run nothing can be proven of any plan.
+        prover.plain  # noqa: B018 - raises what it failed for
         return Verdict("unproven", str(error).splitlines()[0], 0)
     verdict = without_idle(verdict, plan, applied)
     tuner.kept.keep_verdict(plan, verdict)

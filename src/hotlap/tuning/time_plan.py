@@ -32,10 +32,10 @@ _DIGESTS_S = 0.005
 5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
 _STEPS_BEFORE_TURNS = 35
-PROOF_RUNS, RECIPE_PROOF_RUNS = 2.5, 3.0
-"""Runs that the proof of one plan takes: the plain run, and once more beside the plan; a recipe's
-are not followed at once."""
-_CONFIRMING, _PROVING = 3, 3.2
+PROOF_RUNS, RECIPE_PROOF_RUNS = 1.6, 2.2
+"""Runs that the proof of one plan takes: the plain run and the plan's, at the same time; a recipe's
+are followed one after the other."""
+_CONFIRMING, _PROVING = 3, 2.2
 """Runs that it takes: the plain script twice and the plan; what is followed costs more."""
 _RUNS_TO_AGE = 8
 """Four to confirm a plan, and as much for its proof."""
@@ -143,14 +143,14 @@ def plan_time(
     more_s = setup + _REPEATED * NARROW_SAMPLES * step + seeds_s
     share = _PROVE_NARROW_SHARE if narrow else _PROVE_SHARE
     narrow_s = more_s + seeds_s if narrow else 0.0
-    # The plain run twice and each plan, two at a time after the first.
+    # The plain run and the first plan, and then each other plan.
     share_of_run = _AT_ONCE_SHARE if at_once else 1.0
-    starts = runs = 1 + share_of_run * (1 + (plans or 3))
+    starts = runs = 2 * share_of_run + (plans or 3) - 1
     fits = (share * budget.left - starts * setup - narrow_s) / (runs * step)
     fits = max(fits, age + _BEYOND_EPOCH if age else 0)
     horizon, fill_ahead = _horizon(trace, fits if most_steps is None else min(fits, most_steps))
     fill_s = seconds_to_read(trace)
-    fills_s = share_of_run * (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
+    fills_s = (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
     prove_all = starts * setup + runs * horizon * step + fills_s + narrow_s
     second_until = budget.deadline(prove_all + watch_s)
     racing = max(0.0, budget.left - prove_all - watch_s)

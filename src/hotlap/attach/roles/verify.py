@@ -7,6 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap.attach.listener import State, hide_own_optimizer
+from hotlap.attach.on_ranks import rank_in_group
 from hotlap.attach.roles.carried import Carried, memory_of
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
@@ -53,7 +54,7 @@ class Verify(Part):
         self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
         self._scales: dict[int, float] = {}
         """Id of an optimizer -> what its gradients were divided by since their backward."""
-        self._follower = follower_of(session.config.options)
+        self._follower = follower_of(session.config.options, rank_in_group)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
         self._saved = 0
@@ -173,7 +174,6 @@ class Verify(Part):
 
     def report(self) -> dict[str, Any]:
         self._sampler.finish()
-        followed = self._follower.report(self._session.config.options)
         return {
             "record": {
                 "steps": self._watch.steps,
@@ -192,7 +192,7 @@ class Verify(Part):
                 "hyperparameters": self.hyperparameters,
                 "epochs": self._watch.epochs(),
                 "saved": self._saved,
-                "followed": followed,
+                "followed": self._follower.report(),
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,
                 "evaluations": self._evaluations.write(),

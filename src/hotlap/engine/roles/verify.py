@@ -289,7 +289,7 @@ class _Recorded:
             "reads_fixed": True,
             "epochs": self._epochs,
             "averages": self._averages.report(),
-            "followed": self._follower.report(self.trial.config.options),
+            "followed": self._follower.report(),
             "not_sampled": self.sampler.reason,
         }
 

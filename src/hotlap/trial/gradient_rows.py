@@ -1,0 +1,117 @@
+"""Drawn gradients of a run, a row for each update: one process writes them, another one reads them.
+
+A row is read as soon as it is written, so that both runs can go on at the same time: the one that
+reads waits for the other where it is ahead of it.
+"""
+
+import struct
+import time
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+_LENGTH = struct.Struct("<q")
+_POLL_S = 5e-4
+_LONGEST_S = 900.0
+"""Seconds to wait for a row at the most; a trial may take as long to answer."""
+
+Rank = Callable[[], int | None]
+"""Tells which of the processes that train together this is, None if it trains alone."""
+
+
+def alone() -> None:
+    """Say that this process trains alone."""
+    return None
+
+
+def _of_rank(file: Path, rank: int | None) -> Path:
+    return file.with_name(f"{file.name}.{rank or 0}")
+
+
+def _end_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.end")
+
+
+def end_rows(file: Path) -> None:
+    """Say that the run which has written to `file` is over, however it ended."""
+    _end_of(file).touch()
+
+
+def is_begun(file: Path) -> bool:
+    """True once the first row has been written."""
+    return _of_rank(file, 0).exists()
+
+
+class RowWriter:
+    """Writes rows, each of which can be read at once.
+
+    Args:
+        file: the name that readers are given.
+        rank: asked when the first row is written, as training begins.
+    """
+
+    def __init__(self, file: Path, rank: Rank = alone) -> None:
+        self._file, self._rank = file, rank
+        self._rows: FileIO | None = None
+
+    def write(self, row: numpy.ndarray[Any, Any]) -> None:
+        """Write one row, in float32."""
+        if self._rows is None:
+            # Without a buffer: what is written is there for others.
+            self._rows = _of_rank(self._file, self._rank()).open("wb", buffering=0)
+        data = row.astype(numpy.float32, copy=False).tobytes()
+        self._rows.write(_LENGTH.pack(len(data)) + data)
+
+
+class RowReader:
+    """Reads the rows of another run, in their order.
+
+    Args:
+        file: what its writer was given.
+        rank: see `RowWriter`.
+    """
+
+    def __init__(self, file: Path, rank: Rank = alone) -> None:
+        self._file, self._rank, self._end = file, rank, _end_of(file)
+        self._rows: Path | None = None
+        self._read = 0
+        """Bytes of the rows so far."""
+        self._is_over = False
+
+    def next(self) -> numpy.ndarray[Any, Any] | None:
+        """Return the next row, float32, shape (n,); None if the other run had no more.
+
+        Raises:
+            TimeoutError: the other run has neither written a row nor ended for 15 minutes.
+        """
+        deadline = time.monotonic() + _LONGEST_S
+        while not self._is_over:
+            # Asked before it is looked for a row: one may be written in between.
+            ended = self._end.exists()
+            row = self._whole_row()
+            if row is not None:
+                return row
+            self._is_over = ended
+            if time.monotonic() > deadline:
+                raise TimeoutError("the run beside this one has taken no update for 15 minutes")
+            time.sleep(_POLL_S)
+        return None
+
+    def _whole_row(self) -> numpy.ndarray[Any, Any] | None:
+        self._rows = self._rows or _of_rank(self._file, self._rank())
+        if not self._rows.exists():
+            return None
+        with self._rows.open("rb") as rows:
+            rows.seek(self._read)
+            head = rows.read(_LENGTH.size)
+            if len(head) < _LENGTH.size:
+                return None
+            (length,) = _LENGTH.unpack(head)
+            data = rows.read(length)
+        if len(data) < length:
+            return None
+        self._read += _LENGTH.size + length
+        return numpy.frombuffer(data, dtype=numpy.float32)

@@ -16,8 +16,7 @@ from hotlap.engine.state.content import capture, restore
 from hotlap.engine.state.position import Position
 from hotlap.engine.steps import steps_of
 from hotlap.errors import TrialError, UsageError
-from hotlap.lab import followed_runs, script_repetition
-from hotlap.lab.followed_runs import FollowedRuns
+from hotlap.lab import script_repetition
 from hotlap.lab.proving import Prover
 from hotlap.lab.recipe_repetition import RecipeRepetition
 from hotlap.lab.trial import Lab
@@ -49,7 +48,7 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
 
     monkeypatch.setattr(script_repetition, "run_to_report", observe)
     made = Prover(SimpleNamespace(), 100, {})  # pyright: ignore[reportArgumentType]
-    made.plain["hyperparameters"] = ["[]"] * 10
+    monkeypatch.setattr(Prover, "plain", {"hyperparameters": ["[]"] * 10})
     return made
 
 
@@ -198,78 +197,6 @@ def test_a_script_without_a_seed_is_followed_again_with_one(at_once: bool) -> No
             assert lab.inject_seed is None
             found = made.prove(Plan(plan))
             assert (found.tier, made.differs, lab.inject_seed) == (tier, None, 0)
-
-
-def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    compared: list[Any] = []
-
-    def run(lab: Any, plan: Plan, **options: Any) -> Any:
-        del lab, options
-        if plan.techniques:
-            raise TrialError("it crashed", reason="crashed")
-        return {"record": {"losses": [1.0]}, "techniques": []}
-
-    monkeypatch.setattr(followed_runs, "run_to_report", run)
-    monkeypatch.setattr(FollowedRuns, "_compare", lambda self, again: compared.append(again))
-    lab: Any = SimpleNamespace(subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None)
-    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=True)
-    runs.run_plain()
-    with pytest.raises(TrialError):
-        runs.follow(FUSED)
-    assert len(compared) == 1
-
-
-EQUAL: dict[str, Any] = {
-    "batches": ["a", "b"],
-    "loss_digests": ["c", "d"],
-    "weights": ["e", "f"],
-    "buffers": ["g", "h"],
-    "averages": [],
-    "evaluated": [[1, "model", "i", "j"]],
-    "followed": {"updates": [{"random": ["k", "l", "m"]}]},
-}
-OTHER_DRAWS = {"updates": [{"random": ["k", "l", "n"]}]}
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize(
-    ("claims_exact", "changed", "plain_runs"),
-    [
-        (True, {}, 1),
-        (False, {}, 2),
-        *((True, {key: ["x"]}, 2) for key in ("batches", "loss_digests", "weights", "buffers")),
-        (True, {"evaluated": []}, 2),
-        (True, {"followed": OTHER_DRAWS}, 2),
-    ],
-)
-def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
-    claims_exact: bool,
-    changed: dict[str, Any],
-    plain_runs: int,
-    at_once: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    followed: list[Plan] = []
-
-    def run(lab: Any, plan: Plan, **options: Any) -> Any:
-        del lab, options
-        followed.append(plan)
-        more = changed if plan.techniques else {}
-        return {"record": {**EQUAL, **more}, "techniques": []}
-
-    monkeypatch.setattr(followed_runs, "run_to_report", run)
-    lab: Any = SimpleNamespace(subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None)
-    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=at_once)
-    runs.run_plain()
-    runs.follow(FUSED, claims_exact=claims_exact)
-    assert followed.count(Plan()) == plain_runs and runs.differs is None
-    # Whatever comes later can rest on it, and compares once at most.
-    runs.follow(FUSED)
-    runs.follow(FUSED)
-    assert followed.count(Plan()) == 2
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,21 @@ def test_a_few_zeros_may_be_rounding_and_many_are_not() -> None:
     assert check_participation(other, record()).state == "failed"
 
 
+def test_a_generator_that_nobody_seeds_or_draws_from_says_nothing() -> None:
+    unseeded = [record(), record()]
+    for number, each in enumerate(unseeded):
+        for row in each["followed"]["updates"]:
+            row["random"] = [row["random"][0], f"python {number}", f"numpy {number}"]
+    assert unrepeated_generators(*unseeded) == []
+    found = check_random(*unseeded)
+    assert found.state == "passed" and "of torch are" in found.evidence
+    # One number that is drawn from it, in one of the runs, and it counts.
+    unseeded[1]["followed"]["updates"][-1]["random"][2] = "numpy once more"
+    assert unrepeated_generators(*unseeded) == ["NumPy"]
+    found = check_random(*unseeded)
+    assert found.state == "partial" and "NumPy's from update 1 on" in found.evidence
+
+
 def test_random_numbers_that_come_again_are_a_change_and_others_are_a_stream() -> None:
     again = changed(random=["torch 11", "python", "numpy"])
     assert check_random(record(), again).state == "failed"

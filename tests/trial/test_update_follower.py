@@ -13,7 +13,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotlap.lab.updates import UpdateEstimate, estimate_updates
+from hotlap.trial import gradient_rows
 from hotlap.trial.elements import Elements
+from hotlap.trial.gradient_rows import RowReader, RowWriter, end_rows
 from hotlap.trial.twin import Chain
 from hotlap.trial.update_follower import BLOCK, Follower, _is_layout_known, _places_in_stream
 
@@ -61,7 +63,7 @@ def train(
 def followed(optimizer: torch.optim.Optimizer, model: nn.Module) -> UpdateEstimate:
     follower = Follower(seed=3)
     train(optimizer, model, follower)
-    found = estimate_updates(follower.report({}))
+    found = estimate_updates(follower.report())
     assert found is not None, follower.problem
     return found
 
@@ -154,21 +156,21 @@ def test_what_cannot_be_repeated_on_elements_says_why() -> None:
     model, follower = network(), Follower(seed=3)
     optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
     train(optimizer, model, follower)
-    assert estimate_updates(follower.report({})) is None
+    assert estimate_updates(follower.report()) is None
     assert "its state holds a tensor of shape" in follower.problem
 
 
 def test_another_gradient_in_a_single_step_is_odd(tmp_path: Path) -> None:
-    file = tmp_path / "gradients.safetensors"
-    plain, model = Follower(seed=3), network()
+    file = tmp_path / "gradients"
+    plain, model = Follower(seed=3, writer=RowWriter(file)), network()
     train(torch.optim.Adam(model.parameters(), lr=1e-3), model, plain)
-    plain.report({"gradients": str(file)})
+    end_rows(file)
 
-    beside, again = Follower(seed=3, beside=file), network()
+    beside, again = Follower(seed=3, beside=RowReader(file)), network()
     odd = train(torch.optim.Adam(again.parameters(), lr=1e-3), again, beside)
     assert not any(odd) and max(value or 0 for value in beside.gradient_distances) == 0
 
-    lying, other = Follower(seed=3, beside=file), network()
+    lying, other = Follower(seed=3, beside=RowReader(file)), network()
 
     def turn(step: int) -> None:
         if step == 7:
@@ -178,6 +180,16 @@ def test_another_gradient_in_a_single_step_is_odd(tmp_path: Path) -> None:
 
     odd = train(torch.optim.Adam(other.parameters(), lr=1e-3), other, lying, change=turn)
     assert odd.index(True) == 7
+
+
+def test_without_the_gradients_of_the_run_beside_it_nothing_is_said_of_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient_rows, "_LONGEST_S", 0.01)
+    follower, model = Follower(seed=3, beside=RowReader(tmp_path / "never")), network()
+    train(torch.optim.Adam(model.parameters(), lr=1e-3), model, follower)
+    assert "15 minutes" in follower.problem
+    assert estimate_updates(follower.report()) is None
 
 
 def test_who_has_a_gradient_is_noted_for_each_parameter() -> None:
@@ -250,7 +262,7 @@ def test_complex_parameters_are_two_numbers_each() -> None:
         follower.has_gradients(0, optimizer)
         optimizer.step()
         follower.update_ends(0, optimizer)
-    found = estimate_updates(follower.report({}))
+    found = estimate_updates(follower.report())
     assert found is not None and found.is_right, (found, follower.problem)
 
 
@@ -277,7 +289,7 @@ def test_a_default_device_of_the_script_is_not_that_of_what_follows_it() -> None
             follower.has_gradients(0, optimizer)
             optimizer.step()
             follower.update_ends(0, optimizer)
-        return follower.report({})
+        return follower.report()
 
     expected = follow()
     _is_layout_known.cache_clear()

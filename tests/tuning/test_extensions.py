@@ -131,8 +131,8 @@ def test_the_addition_may_take_time_from_the_proof_but_not_all_of_it(
     tuner, final, held = confirmed(monkeypatch, first, first, **short, left_s=50.0)
     assert {RESIDENT, WITH_HEAP} <= held[1]
     assert fastest_first(final, tuner.floor)[0] == str(WITH_HEAP)
-    # A race of four takes 16 s, and the shortest proofs take 7 s.
-    _, _, held = confirmed(monkeypatch, first, {RESIDENT: 1.0}, **short, left_s=22.0)
+    # A race of four takes 16 s, and the shortest proofs take 4 s.
+    _, _, held = confirmed(monkeypatch, first, {RESIDENT: 1.0}, **short, left_s=18.0)
     assert WITH_HEAP not in (held[1] if held[1:] else {})
 
 

@@ -23,6 +23,7 @@ class Proofs:
     """A prover to whom all is `tier`, and whose techniques are in `state`, `ahead` if filled."""
 
     plain: Any = "followed"
+    has_plain = True
     fill_ahead = False
 
     def __init__(self, state: str, ahead: str = "", tier: str = "exact") -> None:

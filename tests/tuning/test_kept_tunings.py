@@ -202,7 +202,7 @@ def test_a_verdict_that_is_known_is_not_proven_again(script: Script) -> None:
 
 
 def _with_plain(prover: Any) -> Any:
-    prover.plain = "followed"
+    prover.plain, prover.has_plain = "followed", True
     return prover
 
 

@@ -295,7 +295,7 @@ def test_steps_too_slow_to_decide_anything_are_left_to_fresh_processes(
 
 
 def test_slow_steps_are_raced_a_few_plans_at_a_time(process: type[Process]) -> None:
-    tuner = faked.tuner(seconds=60)
+    tuner = faked.tuner(seconds=52)
     process.ms = {(): 100.0, (0,): 50.0, (0, 1): 50.0, (0, 2): 50.0, (0, 3): 50.0}
     process.ms |= {(1,): 100.0, (2,): 99.0, (3,): 98.0}
     races = race_live(tuner, watched(100.0), ALL)

@@ -19,6 +19,7 @@ class Failing:
     """A prover whose trials crash."""
 
     plain: Any = "followed"
+    has_plain = True
 
     def prove(self, plan: Plan) -> Any:
         raise TrialError("`train.py` ended with exit code 1", reason="crashed")

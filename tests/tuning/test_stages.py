@@ -40,6 +40,7 @@ class Proofs:
     """A prover whose verdicts are given."""
 
     plain: Any = "followed"
+    has_plain = True
     applied: Any = ()
 
     def __init__(self, **tiers: str) -> None:
@@ -302,7 +303,7 @@ def test_what_gained_alone_and_is_not_in_the_plan_says_why() -> None:
 
 
 def test_without_time_for_a_proof_nothing_is_proven_and_it_says_so() -> None:
-    tuner = faked.tuner(seconds=5)
+    tuner = faked.tuner(seconds=3)
     final = faked.raced({RESIDENT: 1.5})
     assert proofs.prove(tuner, final, final) == []
     assert "no time was left to prove it: use --budget" in tuner.notes.unproven

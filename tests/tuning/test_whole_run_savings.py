@@ -132,6 +132,7 @@ class Exact:
     """A prover to whom all is exact."""
 
     plain: Any = "followed"
+    has_plain = True
     applied: Any = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:

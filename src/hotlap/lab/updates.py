@@ -137,9 +137,9 @@ def check_updates(plain: Record, other: Record) -> Check:
     words = (
         f"each of {count} updates repeated in float64 on sampled elements: "
         f"{beyond_rounding(found.worst)}; the learning rate is off by {found.rate:+.1e} of itself "
-        f"(allowed: {RATE_LIMIT:.0e}), the decay of a weight per update by {found.decay:+.1e} epsilons of "
-        f"the weight (allowed: {DECAY_LIMIT:.0f}), the optimizer's state by {found.state:.1f} "
-        f"epsilons (allowed: {STATE_LIMIT:.0f})"
+        f"(allowed: {RATE_LIMIT:.0e}), the decay of a weight per update by {found.decay:+.1e} "
+        f"epsilons of the weight (allowed: {DECAY_LIMIT:.0f}), the optimizer's state by "
+        f"{found.state:.1f} epsilons (allowed: {STATE_LIMIT:.0f})"
     )
     wrong = []
     lost = sorted(_not_finite(ours) - _not_finite(theirs))
@@ -280,7 +280,7 @@ def generator(record: Record, place: int) -> list[str]:
 
 
 def unrepeated_generators(first: Record, second: Record) -> list[str]:
-    """Return the names of the generators that two plain runs find in other states, and draw from."""
+    """Return the names of the generators that two plain runs draw from in other states."""
     found = []
     for place, name in enumerate(GENERATORS):
         states, others = generator(first, place), generator(second, place)

@@ -60,12 +60,13 @@ class Averages:
             return []
         known = {copy.key for copy in self._copies}
         found, places = [], {_place_of(tensor) for tensor in trained}
+        objects = gc.get_objects()
         for number, root in enumerate(roots):
-            for module in _copies_of(root, {id(tensor) for tensor in trained}):
+            for module in _copies_of(root, {id(tensor) for tensor in trained}, objects):
                 is_new = id(module) not in known
                 if is_new and self._add(number, module, _of_module(module), _of_module(root)):
                     found.append(module)
-            for holder, keys, names in _containers_of(root, places):
+            for holder, keys, names in _containers_of(root, places, objects):
                 if id(holder) not in known:
                     read = _of_container(holder, keys)
                     self._add(number, holder, read, _of_names(root, names), is_sure=False)
@@ -93,15 +94,13 @@ class Averages:
         return [copy.to_json() for copy in self._copies if copy.is_average]
 
 
-def _copies_of(root: Any, trained: set[int]) -> list[Any]:
+def _copies_of(root: Any, trained: set[int], objects: Sequence[Any]) -> list[Any]:
     kind = type(root)
     own = {id(parameter) for parameter in root.parameters()} | trained
     shapes = [parameter.shape for parameter in root.parameters()]
     found = []
-    for candidate in gc.get_objects():
-        # Not isinstance, which asks objects that answer with code of their own.
-        if type(candidate) is not kind or candidate is root:
-            continue
+    # Not isinstance, which asks objects that answer with code of their own.
+    for candidate in [each for each in objects if type(each) is kind and each is not root]:
         try:
             theirs = list(candidate.parameters())
             fits = [p.shape for p in theirs] == shapes and not any(p.is_meta for p in theirs)
@@ -128,12 +127,15 @@ def _place_of(tensor: torch.Tensor) -> int:
     return local_of(tensor.detach()).untyped_storage().data_ptr()
 
 
-def _containers_of(root: Any, trained: set[int]) -> list[tuple[Any, list[Any], list[str]]]:
+def _containers_of(
+    root: Any, trained: set[int], objects: Sequence[Any]
+) -> list[tuple[Any, list[Any], list[str]]]:
     """Return lists and dicts that hold a copy of the weights, where in them, and whose.
 
     Args:
         root: the module whose weights they are.
         trained: where in memory is what optimizers update.
+        objects: all that there are.
     """
     named = dict(root.named_parameters())
     learned = {name: weight for name, weight in named.items() if weight.requires_grad}
@@ -142,19 +144,16 @@ def _containers_of(root: Any, trained: set[int]) -> list[tuple[Any, list[Any], l
     firsts = {next(iter(named)), next(iter(learned))}
     first = [f"{prefix}{name}" for prefix in _PREFIXES for name in firsts]
     own = {_place_of(weight) for weight in named.values()} | trained
+    # Nearly all objects of a process are left out here, so it must be cheap.
+    dicts = [each for each in objects if type(each) is dict]
+    candidates: dict[int, Any] = {
+        id(each): each for name in first for each in dicts if name in each
+    }
+    lists = [each for each in objects if type(each) is list and each]
+    # Not isinstance, see above.
+    candidates |= {id(each): each for each in lists if issubclass(type(each[0]), torch.Tensor)}
     found = []
-    for candidate in gc.get_objects():
-        # Nearly all objects of a process end here, so it must be cheap.
-        if type(candidate) is dict:
-            if not any(name in candidate for name in first):
-                continue
-        elif (
-            type(candidate) is not list
-            or not candidate
-            # Not isinstance, see above.
-            or not issubclass(type(candidate[0]), torch.Tensor)
-        ):
-            continue
+    for candidate in candidates.values():
         for weights in (named, learned):
             try:
                 places = _places(candidate, weights)

@@ -7,7 +7,6 @@ reads waits for the other where it is ahead of it.
 import struct
 import time
 from collections.abc import Callable
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,16 @@ class RowWriter:
 
     def __init__(self, file: Path, rank: Rank = alone) -> None:
         self._file, self._rank = file, rank
-        self._rows: FileIO | None = None
+        self._rows: Path | None = None
 
     def write(self, row: numpy.ndarray[Any, Any]) -> None:
         """Write one row, in float32."""
+        mode = "ab"
         if self._rows is None:
-            # Without a buffer: what is written is there for others.
-            self._rows = _of_rank(self._file, self._rank()).open("wb", buffering=0)
+            self._rows, mode = _of_rank(self._file, self._rank()), "wb"
         data = row.astype(numpy.float32, copy=False).tobytes()
-        self._rows.write(_LENGTH.pack(len(data)) + data)
+        with self._rows.open(mode) as rows:
+            rows.write(_LENGTH.pack(len(data)) + data)
 
 
 class RowReader:

@@ -90,18 +90,27 @@ def test_a_few_zeros_may_be_rounding_and_many_are_not() -> None:
 
 
 def test_a_generator_that_nobody_seeds_or_draws_from_says_nothing() -> None:
-    unseeded = [record(), record()]
-    for number, each in enumerate(unseeded):
+    runs = [record(), record()]
+    for number, each in enumerate(runs):
+        states = [f"python {number}", f"numpy {number}"]
+        each["followed"]["random_before"] = ["torch at first", *states]
         for row in each["followed"]["updates"]:
-            row["random"] = [row["random"][0], f"python {number}", f"numpy {number}"]
-    assert unrepeated_generators(*unseeded) == []
-    found = check_random(*unseeded)
+            row["random"] = [row["random"][0], *states]
+    assert unrepeated_generators(*runs) == []
+    found = check_random(*runs)
     assert found.state == "passed" and "of torch are" in found.evidence
     # One number that is drawn from it, in one of the runs, and it counts.
-    unseeded[1]["followed"]["updates"][-1]["random"][2] = "numpy once more"
-    assert unrepeated_generators(*unseeded) == ["NumPy"]
-    found = check_random(*unseeded)
+    runs[1]["followed"]["updates"][-1]["random"][2] = "numpy once more"
+    assert unrepeated_generators(*runs) == ["NumPy"]
+    found = check_random(*runs)
     assert found.state == "partial" and "NumPy's from update 1 on" in found.evidence
+    # So it does where it was seeded, or drawn from before the first update.
+    for before in (["torch", "python 0", "another"], None):
+        seeded = record()
+        for row in seeded["followed"]["updates"]:
+            row["random"] = [row["random"][0], "python 0", "numpy 1"]
+        seeded["followed"]["random_before"] = before
+        assert "NumPy" in unrepeated_generators(runs[0], seeded)
 
 
 def test_random_numbers_that_come_again_are_a_change_and_others_are_a_stream() -> None:

@@ -36,7 +36,8 @@ def verify(
 
     A and B are plan files, or the word `plain` for no plan. The script runs unedited, on a
     copy-on-write view of your files: under A and B, at the same time where memory holds both, and
-    once more to repeat some of B's steps in float64. `hotlap explain verdicts` says what each check sees.
+    once more to repeat some of B's steps in float64. `hotlap explain verdicts` says what each check
+    sees.
 
     Parameters
     ----------

@@ -208,10 +208,10 @@ def check_random(plain: Record, other: Record) -> Check:
     for place, name in enumerate(GENERATORS):
         if name in plain.get("not_repeated", ()):
             continue
-        rows, plain_rows = generator(other, place), generator(plain, place)
-        if rows[:1] != plain_rows[:1] and _is_unused(rows) and _is_unused(plain_rows):
+        if _is_unused(other, place) and _is_unused(plain, place):
             unused.append(name)
             continue
+        rows, plain_rows = generator(other, place), generator(plain, place)
         compared.append(name)
         count = min(len(rows), len(plain_rows))
         at = next((n for n in range(count) if rows[n] != plain_rows[n]), None)
@@ -237,10 +237,14 @@ def check_random(plain: Record, other: Record) -> Check:
     return Check("random", "passed", words)
 
 
-def _is_unused(states: Sequence[str]) -> bool:
-    """True if a generator is in the same state at all updates. One that nobody has seeded is in
-    another state in each run, and it counts for nothing while nobody draws from it."""
-    return len(states) > 1 and len({*states}) == 1
+def _is_unused(record: Record, place: int) -> bool:
+    """True if a generator is at all updates as it was before the script began.
+
+    One that nobody seeds is in another state in each run, which counts for nothing while nobody
+    draws from it. One that is seeded counts even then: it may be drawn from later.
+    """
+    before = record["followed"].get("random_before")
+    return before is not None and {*generator(record, place)} <= {before[place]}
 
 
 def _count_uneven_draws(other: Record, plain: Record) -> int:
@@ -280,11 +284,11 @@ def generator(record: Record, place: int) -> list[str]:
 
 
 def unrepeated_generators(first: Record, second: Record) -> list[str]:
-    """Return the names of the generators that two plain runs draw from in other states."""
+    """Return the names of the generators that two plain runs use in other states."""
     found = []
     for place, name in enumerate(GENERATORS):
         states, others = generator(first, place), generator(second, place)
-        if states != others and not (_is_unused(states) and _is_unused(others)):
+        if states != others and not (_is_unused(first, place) and _is_unused(second, place)):
             found.append(name)
     return found
 

@@ -45,6 +45,7 @@ class Follower:
     ) -> None:
         self._seed = seed
         self._beside, self._writer = beside, writer
+        self._random_before = _random_digests()
         self._chains: dict[Hashable, Chain] = {}
         self.updates: list[dict[str, Any]] = []
         """Of each update: `optimizer`, the key; `gradients`, a letter for each parameter, see
@@ -160,7 +161,12 @@ class Follower:
 
     def report(self) -> dict[str, Any]:
         """Return what was found, as `lab.updates` reads it."""
-        return {"updates": self.updates, "apart": self.gradient_distances, "problem": self.problem}
+        return {
+            "updates": self.updates,
+            "apart": self.gradient_distances,
+            "random_before": self._random_before,
+            "problem": self.problem,
+        }
 
 
 def _line(error: Exception) -> str:

@@ -65,6 +65,21 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
     assert "resident applied 2.00x (1.90 to 2.10)" in text
 
 
+def test_a_prediction_beside_other_processes_says_so() -> None:
+    slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", slowed=4.2)}
+    text = words(tuning.page, replace(FOUND, whole_run=slowed))
+    assert "220 s -> 61 s predicted, set-up included, beside other processes as busy as now" in text
+    assert "steps take 4.2 times as long." in text
+    assert "beside other processes" not in words(tuning.page, FOUND)
+
+
+def test_a_gain_whose_size_only_one_process_shows_says_so() -> None:
+    live = replace(FOUND, live=FOUND.speedup, fresh=Ratio(2.08, 1.72, 2.22, 5))
+    text = words(tuning.page, live)
+    assert "steady in one process: fresh ones differ too much here to say how much" in text
+    assert "In fresh processes: 2.08x (1.72 to 2.22); switched on and off in the watched" in text
+
+
 def test_a_whole_run_of_unknown_length_is_not_predicted() -> None:
     why = "the script does not say how many steps it takes"
     unknown = {name: WholeRun(None, why) for name in ("baseline", "best")}

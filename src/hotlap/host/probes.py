@@ -116,17 +116,34 @@ def load_average() -> float | None:
 
 def other_load() -> tuple[float, float]:
     """Return how many cores other processes keep busy, and how many the hypervisor took away."""
-    before, own_before = _busy_ticks(), time.process_time()
-    start = time.perf_counter()
+    load = OtherLoad()
     time.sleep(_SAMPLE_S)
-    after, own_after = _busy_ticks(), time.process_time()
-    if before is None or after is None:
-        return 0.0, 0.0
-    seconds = time.perf_counter() - start
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    busy = (after[0] - before[0]) / ticks_per_s / seconds
-    stolen = (after[1] - before[1]) / ticks_per_s / seconds
-    return max(0.0, busy - (own_after - own_before) / seconds), max(0.0, stolen)
+    return load.so_far()
+
+
+class OtherLoad:
+    """How busy the machine is from now on with what is not this process or a child of its."""
+
+    def __init__(self) -> None:
+        self._before, self._own_before = _busy_ticks(), _own_seconds()
+        self._start = time.perf_counter()
+
+    def so_far(self) -> tuple[float, float]:
+        """Return how many cores other processes have kept busy, and how many the hypervisor took
+        away, on average. A child counts as this process once it was waited for."""
+        after, own_after = _busy_ticks(), _own_seconds()
+        if self._before is None or after is None:
+            return 0.0, 0.0
+        seconds = time.perf_counter() - self._start
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        busy = (after[0] - self._before[0]) / ticks_per_s / seconds
+        stolen = (after[1] - self._before[1]) / ticks_per_s / seconds
+        return max(0.0, busy - (own_after - self._own_before) / seconds), max(0.0, stolen)
+
+
+def _own_seconds() -> float:
+    """Return the processor seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def gpus(visible: str | None) -> list[dict[str, Any]]:

@@ -36,6 +36,8 @@ class WholeRun:
     """None if the number of steps is not known."""
     covers: str
     """What the prediction rests on."""
+    slowed: float = 1.0
+    """How many times as long steps take beside other processes, where that was reckoned with."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
+from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding
 from hotlap.plan.record import in_words
 from hotlap.report import limits, profile
 from hotlap.report.printable import printable
@@ -72,11 +72,13 @@ def _lines(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
+    if diagnosis.findings:
+        console.print("\nCosts and speed-ups are those of the median step.")
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
             f"\n{number}. {finding.rule} at {printable(finding.where)}: costs "
-            f"{finding.cost_ms:.2f} ms a step ({finding.low:.2f} to {finding.high:.2f}; the trace "
-            f"allows at most {finding.at_most_ms:.2f})"
+            f"{finding.cost_ms:.2f} ms a step ({finding.low:.2f} to {finding.high:.2f}; "
+            f"{_most(finding)})"
         )
         console.print(f"   {printable(finding.evidence)}.")
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
@@ -86,6 +88,12 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.findings:
         # Suspected causes follow it.
         console.print(f"\n{_nothing_found(diagnosis)}")
+
+
+def _most(finding: Finding) -> str:
+    if finding.cost_ms > finding.at_most_ms:
+        return f"more than the {finding.at_most_ms:.2f} that the watched run spent there"
+    return f"a perfect remedy would save at most {finding.at_most_ms:.2f}"
 
 
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:

@@ -41,27 +41,34 @@ def _headline(tuning: Tuning, console: Console) -> None:
     base, best = tuning.baseline_ms, tuning.best_ms
     # The ms are those of fresh processes.
     is_fresh = tuning.fresh in (None, tuning.speedup)
+    where = "" if is_fresh else " in one process: fresh ones differ too much here to say how much"
     steps = f": {base.median:.2f} -> {best.median:.2f} ms per step" if is_fresh else ""
     console.print(
-        f"{figures(tuning.speedup)} steady{steps}, {tuning.speedup.pairs} paired turns, noise "
-        f"floor {tuning.floor:.1%}."
+        f"{figures(tuning.speedup)} steady{steps}{where}, {tuning.speedup.pairs} paired turns, "
+        f"noise floor {tuning.floor:.1%}."
     )
     if tuning.live is not None and tuning.fresh is not None:
         console.print(
-            f"Switched on and off in one process: {figures(tuning.live)}; in fresh processes: "
-            f"{figures(tuning.fresh)}."
+            f"In fresh processes: {figures(tuning.fresh)}; switched on and off in the watched "
+            f"process, at its age: {figures(tuning.live)}."
         )
     whole = tuning.whole_run
     before, after = whole["baseline"].seconds, whole["best"].seconds
     if before is not None and after is not None:
         console.print(
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
-            f"predicted, set-up included."
+            f"predicted, set-up included{_beside(whole['baseline'].slowed)}."
         )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
     verdict = tuning.verdict
     console.print(f"Verdict: {verdict.tier} over {verdict.horizon_steps} steps, details below.")
+
+
+def _beside(slowed: float) -> str:
+    if slowed == 1.0:
+        return ""
+    return f", beside other processes as busy as now: steps take {slowed:.1f} times as long"
 
 
 def _hints(tuning: Tuning, console: Console) -> None:

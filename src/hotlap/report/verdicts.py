@@ -1,5 +1,8 @@
 """Prints a verdict with its checks in a terminal; the text of `hotlap explain verdicts`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 
 from hotlap.lab.verdict import Verdict
@@ -82,8 +85,7 @@ def page_of_verdict(verdict: Verdict, console: Console) -> None:
     for check in verdict.checks:
         state = check.state.replace("_", " ")
         console.print(f"  {check.name} {state}: {printable(check.evidence)}")
-    covered = [f"{name} {value}" for name, value in verdict.covers.items() if value is not None]
-    console.print(f"Covers: {', '.join(covered)}.")
+    console.print(f"Covers: {', '.join(_covered(verdict.covers))}.")
     if verdict.limits:
         console.print("The smallest changes that would have been detected:")
         for limit in verdict.limits:
@@ -92,3 +94,20 @@ def page_of_verdict(verdict: Verdict, console: Console) -> None:
     for line in verdict.not_checked:
         console.print(f"  {printable(line)}")
     console.print("`hotlap explain verdicts` says what each check compares.")
+
+
+def _covered(covers: Mapping[str, Any]) -> list[str]:
+    """Return in words what was within the horizon, see `coverage.covers`."""
+    words = {
+        "epochs": "epochs begun",
+        "evaluations": "forwards in evaluation",
+        "averages": "copies of the model",
+        "saved": "saves",
+    }
+    found = []
+    for name, value in covers.items():
+        if isinstance(value, bool):
+            found.append(f"{'a' if value else 'no'} change of the {name}")
+        elif value is not None:
+            found.append(f"{value} {words.get(name, name)}")
+    return found

@@ -152,8 +152,12 @@ class Applied:
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])
         others = [proof for proof in found if proof is not main and proof.state != main.state]
-        also = "".join(f"; elsewhere in the script: {proof.state}, {proof.why}" for proof in others)
+        also = "".join(f"; elsewhere in the script: {_said(proof)}" for proof in others)
         return Proof(main.state, main.why + also, main.on_ranks)
+
+
+def _said(proof: Proof) -> str:
+    return f"{proof.state.replace('_', ' ')}, {proof.why}"
 
 
 def _size_of(target: Any) -> int:

@@ -274,7 +274,9 @@ def _answers(tuner: Tuner) -> tuple[HintAnswer, ...]:
         if not hint.plan.techniques:
             continue
         rows = [row for row in tuner.trials if row.plan == hint.plan]
-        raced = next((row.speedup for row in reversed(rows) if row.speedup is not None), None)
+        # In one process, if it was, as a diagnosis measures it, else the last one.
+        rows.sort(key=lambda row: (row.race != 0, -row.race))
+        raced = next((row.speedup for row in rows if row.speedup is not None), None)
         found.append(answer(hint, raced, _why_not_raced(tuner, hint.plan, rows), tuner.floor))
     return tuple(found)
 

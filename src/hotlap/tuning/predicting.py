@@ -1,6 +1,7 @@
 """Predicts the whole run, plain and under the best plan, from what was watched and raced."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, median
 
 from hotlap.lab.observing import Observation, watch
@@ -31,7 +32,8 @@ def predict_plain(
     late_ms = None
     if tuner.slowdown > 1 or _is_slowed(tuner):
         late_ms = tuner.slowdown * _early_ms(tuner, seen, final)
-    return predict_whole_run(seen.trace, planned, _plain_ms(tuner, final), beside, late_ms=late_ms)
+    found = predict_whole_run(seen.trace, planned, _plain_ms(tuner, final), beside, late_ms=late_ms)
+    return replace(found, slowed=tuner.slowed if _is_slowed(tuner) else 1.0)
 
 
 def predict_both(

@@ -91,7 +91,9 @@ def _find_known(tuner: Tuner, plan: Plan) -> Verdict | None:
 
 def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
     if not prover.has_plain:
-        tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}")
+        # A proof that has seen no evaluation goes on to the next one, if that is near.
+        steps = f"{prover.horizon} steps, or up to the next evaluation"
+        tuner.progress(f"proving over {steps}: {tuner.plain}")
         prover.run_plain()
     tuner.progress(f"proving {name}")
     more_s = tuner.time_plan.prove_s + tuner.time_plan.fill_s

@@ -32,4 +32,4 @@ def test_a_child_that_was_waited_for_counts_as_our_own() -> None:
     spin = "import time\nwhile time.process_time() < 0.3: pass"
     before = probes._own_seconds()
     subprocess.run([sys.executable, "-c", spin], check=True)
-    assert probes._own_seconds() - before >= 0.3
+    assert probes._own_seconds() - before > 0.2

@@ -144,18 +144,6 @@ def test_no_more_processes_than_fit_on_a_device_are_there_at_once(
     assert lab.most_starting == (3 if at_once is None else 1)
 
 
-@pytest.mark.parametrize(("setup_cores", "at_once"), [(0.6, 4), (1.1, 4), (1.9, 2), (4.5, 1)])
-def test_processes_that_compute_before_their_first_step_start_as_the_cores_hold_them(
-    setup_cores: float, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotlap.lab.arm.affinity", lambda: 4)
-    lab: Any = Stub()
-    arms = [Arm(name, Plan(), lab) for name in ("plain", "plain again", "a", "b", "c")]
-    race(arms, twins=("plain", "plain again"), rounds=2, turn_s=0.1, setup_cores=setup_cores)
-    assert lab.most == 5
-    assert lab.most_starting == at_once
-
-
 @pytest.mark.slow
 def test_real_processes_that_do_not_fit_at_once_take_their_turns_alone() -> None:
     alive: list[int] = []

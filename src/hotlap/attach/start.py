@@ -132,6 +132,12 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
         from hotlap.attach.seeds import shift_seeds
 
         shift_seeds(config.shift_seeds)
+    before = None
+    if config.role == "verify" and config.inject_seed is None:
+        from hotlap.trial.update_follower import random_digests
+
+        # Before techniques from outside are imported: they might seed a generator.
+        before = random_digests()
     if config.role == "duel":
         in_process = LiveTechniques(config.options["plans"], extra=config.techniques)
     else:
@@ -143,6 +149,7 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
             meeting=None if config.address is None else Path(f"{config.address}-ranks"),
         )
     session = Session(config, channel, in_process)
+    session.random_before = before
     session.play(*_parts(session, is_rank))
     seams.install(session)
     in_process.start()

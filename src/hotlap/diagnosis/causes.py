@@ -278,7 +278,6 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         step_ms=trace.step_ms()["median"],
         age=needs.age,
         at_once=trace.facts.processes_at_once,
-        setup_cores=trace.setup_cores,
         progress=subject.progress,
     )
     return trials_of_race(result, arms, registry(subject.lab.techniques))

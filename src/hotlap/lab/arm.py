@@ -18,8 +18,6 @@ from hotlap.plan import Plan
 
 _READY_S = 180.0
 _LEAST_READY_S = 5.0
-_NEARLY_ONE = 0.15
-"""Cores that a process of one thread may seem to keep busy besides: the kernel works for it too."""
 _SLOWEST_STEP_S = 60.0
 _GIVEN_UP = 20.0
 """How many times slower than the plain run a turn may be before it is ended. With another process
@@ -71,27 +69,17 @@ def start_all(
     twins: Sequence[str],
     deadline: float | None,
     progress: Callable[[str], None],
-    *,
-    shares_device: bool = False,
-    setup_cores: float = 1.0,
+    at_a_time: int | None = None,
 ) -> None:
-    """Bring every arm to its gate, as many at a time as the cores hold.
+    """Bring every arm to its gate, `at_a_time` or as many as there are cores.
 
-    Up to the gate most processes import, read and decode, one thread each; nobody is timed. A plan
+    Up to the gate a process imports, reads and decodes, one thread each; nobody is timed. A plan
     that takes half of the time that is left is not waited for: one that compiles may take minutes.
-
-    Args:
-        arms: what is started.
-        twins: names of the arms that are the plain run.
-        deadline: until when it is waited for, as `time.monotonic()` counts.
-        progress: called with a short text now and then.
-        shares_device: True if all share the memory of a device, whose limit counts: one at a time.
-        setup_cores: that one process keeps busy, see `starts_at_once`.
     """
     # The plans first: one that reads the whole data set takes longest. On a device, whose memory
     # all share, the plain runs: a plan that needs more than there is left is one that fails.
-    ordered = sorted(arms, key=lambda arm: (arm.name in twins) != shares_device)
-    pool = ThreadPoolExecutor(1 if shares_device else starts_at_once(setup_cores))
+    ordered = sorted(arms, key=lambda arm: (arm.name in twins) != (at_a_time is not None))
+    pool = ThreadPoolExecutor(at_a_time or affinity())
     try:
         starts = [pool.submit(_start, arm, twins, deadline, progress) for arm in ordered]
         for start in as_completed(starts):
@@ -103,19 +91,6 @@ def start_all(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def starts_at_once(setup_cores: float) -> int:
-    """Return how many processes start as fast together as one after the other.
-
-    Where a script computes before its first step, as one that evaluates first does, threads of
-    several processes on one core wait for each other while they spin: each takes several times as
-    long.
-
-    Args:
-        setup_cores: that one process keeps busy during its set-up, on average.
-    """
-    return max(1, int(affinity() / max(1.0, setup_cores - _NEARLY_ONE)))
 
 
 def _start(

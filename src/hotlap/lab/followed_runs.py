@@ -1,6 +1,7 @@
 """`FollowedRuns`: runs in the role `verify`, plainly and under plans, and their records."""
 
 import contextlib
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
@@ -22,10 +23,9 @@ from hotlap.plan import Plan
 from hotlap.trial.gradient_rows import end_rows, is_begun
 
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
-
-
-_ROOM = 1.25
-"""How many times what one process holds must be free for another one that is like it."""
+_ROOM = 3.0
+"""How many times what the plain run holds must be free for the plan's run beside it, which keeps
+copies of weights, gradients and the optimizer's state for sampled steps."""
 _LOOK_S = 0.05
 
 
@@ -181,12 +181,15 @@ class FollowedRuns:
         at_own_places: bool = False,
         is_first: bool = False,
     ) -> dict[str, Any]:
+        # Of each run: what one keeps must not be taken for what another one does.
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.lab.exchange))
         gradients = str(self._gradients)
         try:
             report = run_to_report(
                 self.lab,
                 plan,
-                timeout_s=TIMEOUT_S,
+                # Two at the same time share the cores.
+                timeout_s=TIMEOUT_S if self.at_once is False else 2 * TIMEOUT_S,
                 role="verify",
                 answers={}
                 if repeated is None
@@ -195,7 +198,7 @@ class FollowedRuns:
                 steps=self.horizon,
                 samples=samples,
                 at_own_places=at_own_places,
-                folder=str(self.lab.exchange),
+                folder=str(folder),
                 drawn_with=self.drawn_with,
                 gradients=gradients if is_first else None,
                 beside=None if is_first else gradients,
@@ -217,12 +220,11 @@ def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: 
     Args:
         plain: record of the plain run.
         other: of a run under a plan.
-        bit_by_bit: False to leave out what the plan may round in another way. Whether that repeats
-            itself decides about no verdict below `exact`.
+        bit_by_bit: False to leave aside what the plan may round in another way.
     """
-    if bit_by_bit and (
-        repeats_itself(plain, other) is not None or plain["buffers"] != other["buffers"]
-    ):
+    has_its_bits = repeats_itself(plain, other) is None
+    # Equal bits decide a verdict whatever is claimed, and a buffer that holds the time is none.
+    if (bit_by_bit and not has_its_bits) or (has_its_bits and plain["buffers"] != other["buffers"]):
         return False
     made = (check_batches(plain, other, None), check_start(plain, other, None))
     return (

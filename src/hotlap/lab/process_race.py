@@ -91,7 +91,6 @@ def race(
     step_ms: float | None = None,
     age: int = 0,
     at_once: int | None = None,
-    setup_cores: float = 1.0,
     seed: int = 0,
     most_rounds: int | None = None,
     settled: Callable[[Race], bool] = lambda _: True,
@@ -114,7 +113,6 @@ def race(
         at_once: processes that fit into the memory of a device at once; None if that is not
             limited. Of more arms than that each gets a fresh process for every turn, so that no two
             are there at once.
-        setup_cores: that one process keeps busy during its set-up, see `Trace.setup_cores`.
         seed: of the order.
         most_rounds: go on up to so many, until the deadline, while the race is not `settled`.
         settled: True if more rounds of this race would tell nothing more.
@@ -136,14 +134,7 @@ def race(
         for arm in arms:
             arm.is_alone = True
     else:
-        start_all(
-            arms,
-            twins,
-            deadline,
-            progress,
-            shares_device=at_once is not None,
-            setup_cores=setup_cores,
-        )
+        start_all(arms, twins, deadline, progress, at_a_time=None if at_once is None else 1)
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)

@@ -188,7 +188,10 @@ class Prover:
             return self._of_format(plan, repeated.collect(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
         if not is_length_known:
-            steps = tuple(step for step in steps if step <= self.steps - 2)
+            last = self.steps - 2
+            steps = tuple(step for step in steps if step <= last)
+            # In the one that the run is stopped in another optimizer may be missing.
+            record["samples"] = [row for row in record["samples"] if row["step"] <= last]
             if len(steps) < len(self._draw(count, seed)):
                 # The script ends long before the horizon: again, now that it is known where.
                 return self._repeat(plan, statistical=statistical, claimed=claimed)

@@ -81,7 +81,6 @@ class Recorder:
         self.is_timed = False
         """True once enough steps have been timed."""
         self.setup_s = 0.0
-        self._setup_cores = 1.0
         self.keeps_losses = True
         """False where memory is observed: a loss may be a view of a whole batch's."""
         self.reads_losses = False
@@ -130,7 +129,6 @@ class Recorder:
         if self.setup_s == 0.0:
             self._step_began = time.monotonic()
             self.setup_s = self._step_began - self._started
-            self._setup_cores = time.process_time() / max(self.setup_s, 1e-9)
             if self._limits.names_from_start:
                 self._begin_naming(self._limits.seconds)
             elif self._limits.naming_s:
@@ -324,7 +322,6 @@ class Recorder:
             if self._spots is None
             else self._spots.spots(self._stepping, self._evaluating),
             evaluations=len(self._evaluated_at),
-            setup_cores=self._setup_cores,
         )
 
 

@@ -102,8 +102,6 @@ class Trace:
     clock: str = "host"
     events: Sequence[Event] = field(default_factory=tuple)
     spots: Sequence[Spot] = field(default_factory=tuple)
-    setup_cores: float = 1.0
-    """Cores that the process kept busy during set-up, on average."""
     evaluations: int = 0
     """Steps after which the model was evaluated, of those that were timed."""
     learning: Learning = field(default_factory=Learning)
@@ -127,7 +125,6 @@ class Trace:
             events=tuple(Event(**row) for row in data["events"]),
             spots=tuple(Spot(**row) for row in data.get("spots", ())),
             evaluations=data.get("evaluations", 0),
-            setup_cores=data.get("setup_cores", 1.0),
             learning=Learning.from_json(data.get("learning", {})),
         )
 

@@ -149,9 +149,14 @@ def _containers_of(
     candidates: dict[int, Any] = {
         id(each): each for name in first for each in dicts if name in each
     }
-    lists = [each for each in objects if type(each) is list and each]
-    # Not isinstance, see above.
-    candidates |= {id(each): each for each in lists if issubclass(type(each[0]), torch.Tensor)}
+    lists = [each for each in objects if type(each) is list]
+    # Not isinstance, see above. Another thread may empty a list meanwhile.
+    candidates |= {
+        id(each): each
+        for each in lists
+        for its_first in each[:1]
+        if issubclass(type(its_first), torch.Tensor)
+    }
     found = []
     for candidate in candidates.values():
         for weights in (named, learned):

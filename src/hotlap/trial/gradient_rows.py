@@ -6,7 +6,6 @@ reads waits for the other where it is ahead of it.
 
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,6 @@ _LENGTH = struct.Struct("<q")
 _POLL_S = 5e-4
 _LONGEST_S = 900.0
 """Seconds to wait for a row at the most; a trial may take as long to answer."""
-
-Rank = Callable[[], int | None]
-"""Tells which of the processes that train together this is, None if it trains alone."""
-
-
-def alone() -> None:
-    """Say that this process trains alone."""
-    return None
-
-
-def _of_rank(file: Path, rank: int | None) -> Path:
-    return file.with_name(f"{file.name}.{rank or 0}")
 
 
 def _end_of(file: Path) -> Path:
@@ -40,30 +27,27 @@ def end_rows(file: Path) -> None:
 
 
 def is_begun(file: Path) -> bool:
-    """True once the first row has been written."""
-    return _of_rank(file, 0).exists()
+    """True once the second row has been written: an update has made the optimizer's state."""
+    reader = RowReader(file)
+    return all(reader.whole_row() is not None for _ in range(2))
 
 
 class RowWriter:
     """Writes rows, each of which can be read at once.
 
     Args:
-        file: the name that readers are given.
-        rank: asked when the first row is written, as training begins.
+        file: where they are written to; what is there already is removed with the first row.
     """
 
-    def __init__(self, file: Path, rank: Rank = alone) -> None:
-        self._file, self._rank = file, rank
-        self._rows: Path | None = None
+    def __init__(self, file: Path) -> None:
+        self._file, self._mode = file, "wb"
 
     def write(self, row: numpy.ndarray[Any, Any]) -> None:
         """Write one row, in float32."""
-        mode = "ab"
-        if self._rows is None:
-            self._rows, mode = _of_rank(self._file, self._rank()), "wb"
         data = row.astype(numpy.float32, copy=False).tobytes()
-        with self._rows.open(mode) as rows:
+        with self._file.open(self._mode) as rows:
             rows.write(_LENGTH.pack(len(data)) + data)
+        self._mode = "ab"
 
 
 class RowReader:
@@ -71,12 +55,10 @@ class RowReader:
 
     Args:
         file: what its writer was given.
-        rank: see `RowWriter`.
     """
 
-    def __init__(self, file: Path, rank: Rank = alone) -> None:
-        self._file, self._rank, self._end = file, rank, _end_of(file)
-        self._rows: Path | None = None
+    def __init__(self, file: Path) -> None:
+        self._file, self._end = file, _end_of(file)
         self._read = 0
         """Bytes of the rows so far."""
         self._is_over = False
@@ -91,7 +73,7 @@ class RowReader:
         while not self._is_over:
             # Asked before it is looked for a row: one may be written in between.
             ended = self._end.exists()
-            row = self._whole_row()
+            row = self.whole_row()
             if row is not None:
                 return row
             self._is_over = ended
@@ -100,11 +82,11 @@ class RowReader:
             time.sleep(_POLL_S)
         return None
 
-    def _whole_row(self) -> numpy.ndarray[Any, Any] | None:
-        self._rows = self._rows or _of_rank(self._file, self._rank())
-        if not self._rows.exists():
+    def whole_row(self) -> numpy.ndarray[Any, Any] | None:
+        """Return the next row if all of it has been written, None if not."""
+        if not self._file.exists():
             return None
-        with self._rows.open("rb") as rows:
+        with self._file.open("rb") as rows:
             rows.seek(self._read)
             head = rows.read(_LENGTH.size)
             if len(head) < _LENGTH.size:

@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from hotlap.trial.elements import Vector
-from hotlap.trial.gradient_rows import Rank, RowReader, RowWriter, alone
+from hotlap.trial.gradient_rows import RowReader, RowWriter
 from hotlap.trial.twin import Chain
 
 _DISTANCE_LIMIT, _TENSOR_DISTANCE_LIMIT, _SMALL = 0.02, 0.3, 1e-3
@@ -38,14 +38,20 @@ class Follower:
         seed: which elements are drawn. A plan that knew them could be right at these alone.
         beside: the gradients of a plain run, with which they are compared.
         writer: what the gradients are written to.
+        random_before: `random_digests` before anything was applied to a run that is not seeded by
+            hotlap; None where all generators are.
     """
 
     def __init__(
-        self, seed: int, beside: RowReader | None = None, writer: RowWriter | None = None
+        self,
+        seed: int,
+        beside: RowReader | None = None,
+        writer: RowWriter | None = None,
+        random_before: list[str] | None = None,
     ) -> None:
         self._seed = seed
         self._beside, self._writer = beside, writer
-        self._random_before = _random_digests()
+        self._random_before = random_before
         self._chains: dict[Hashable, Chain] = {}
         self.updates: list[dict[str, Any]] = []
         """Of each update: `optimizer`, the key; `gradients`, a letter for each parameter, see
@@ -80,7 +86,7 @@ class Follower:
 
         That is so where they were near the plain run's in the steps before, and no longer are.
         """
-        row = {"optimizer": key, "gradients": "", "random": _random_digests()}
+        row = {"optimizer": key, "gradients": "", "random": random_digests()}
         row["place"] = _places_in_stream()
         self.updates.append(row)
         try:
@@ -173,7 +179,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def follower_of(options: Mapping[str, Any], rank: Rank = alone) -> Follower:
+def follower_of(options: Mapping[str, Any], random_before: list[str] | None = None) -> Follower:
     """Return what follows a trial's updates.
 
     Options: `drawn_with` (the seed, 0 if there is none), `gradients` (the file that drawn elements
@@ -182,13 +188,14 @@ def follower_of(options: Mapping[str, Any], rank: Rank = alone) -> Follower:
 
     Args:
         options: of the trial.
-        rank: see `gradient_rows.RowWriter`.
+        random_before: see `Follower`.
     """
     beside, written = options.get("beside"), options.get("gradients")
     return Follower(
         options.get("drawn_with", 0),
-        None if beside is None else RowReader(Path(beside), rank),
-        None if written is None else RowWriter(Path(written), rank),
+        None if beside is None else RowReader(Path(beside)),
+        None if written is None else RowWriter(Path(written)),
+        random_before,
     )
 
 
@@ -230,8 +237,8 @@ def _is_layout_known() -> bool:
     return (before - _numbers_left(generator.get_state())) % BLOCK == 7
 
 
-def _random_digests() -> list[str]:
-    """Return a digest of the states of torch's generators, of Python's and of NumPy's."""
+def random_digests() -> list[str]:
+    """Return digests of the states of torch's generators together, of Python's and of NumPy's."""
     states = [torch.get_rng_state().numpy().tobytes()]
     if torch.cuda.is_initialized():
         states += [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]

@@ -177,7 +177,6 @@ def _race(
             step_ms=facts.step_ms()["median"],
             age=late_age(len(facts.steps)) if acts_late else 0,
             at_once=facts.facts.processes_at_once,
-            setup_cores=facts.setup_cores,
             progress=progress,
         )
     except TrialError as error:

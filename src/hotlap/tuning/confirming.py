@@ -164,7 +164,7 @@ def _race_again(
 def _shortest_proof_s(tuner: Tuner, plans: Collection[Plan]) -> float:
     """Return the seconds of the shortest proof that any of these may be given."""
     planned = tuner.time_plan
-    runs = RECIPE_PROOF_RUNS if tuner.owns_step else PROOF_RUNS
+    runs = PROOF_RUNS if tuner.time_plan.at_once else RECIPE_PROOF_RUNS
     fills = any(map(tuner.reads_all, plans))
     is_narrow = any(numerics_of(plan, tuner.known).best_verdict == "statistical" for plan in plans)
     narrow_s = planned.prove_narrow_s - planned.prove_s if is_narrow else 0.0

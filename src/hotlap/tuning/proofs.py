@@ -47,7 +47,7 @@ def prove(
         names = most_saving_first(names, saved)
     if not names:
         return []
-    runs = RECIPE_PROOF_RUNS if tuner.owns_step else PROOF_RUNS
+    runs = PROOF_RUNS if tuner.time_plan.at_once else RECIPE_PROOF_RUNS
     late_s = _LATE_SHARE * tuner.budget.seconds
     first = numerics_of(final.arms[names[0]].plan, tuner.known).best_verdict
     narrow_s = tuner.time_plan.prove_narrow_s - tuner.time_plan.prove_s
@@ -69,8 +69,7 @@ def prove(
         horizon,
         tuner.known,
         fill_ahead=tuner.time_plan.fill_ahead,
-        # Races have held more than two at a time, unless a device has no memory for that.
-        at_once=tuner.time_plan.processes is None or tuner.time_plan.processes >= 2,
+        at_once=tuner.time_plan.at_once,
         late=tuner.late_steps,
     )
     rungs: list[ProvenPlan] = []

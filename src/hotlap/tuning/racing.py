@@ -65,7 +65,6 @@ def race_plans(
         step_ms=seen.trace.step_ms()["median"],
         age=tuner.age_for(seen, (arm.plan for arm in arms)),
         at_once=seen.trace.facts.processes_at_once,
-        setup_cores=seen.trace.setup_cores,
         progress=tuner.progress,
     )
     tuner.plain_peak_bytes = max(

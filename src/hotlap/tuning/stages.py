@@ -205,7 +205,7 @@ def _tune(tuner: Tuner) -> Tuning:
         plans=len(finalists) or None,
         reads_all=any(tuner.reads_all(plan) for plan in finalists),
         age=tuner.age_for(seen, raced),
-        at_once=not tuner.owns_step,
+        at_once=tuner.follows_at_once(facts),
         most_steps=tuner.most_steps,
     )
     if live is not None and live.finalists:

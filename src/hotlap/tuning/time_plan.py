@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from hotlap.lab.arm import starts_at_once
 from hotlap.lab.proving import NARROW_SAMPLES, SEED_STEPS
 from hotlap.lab.run_checks import LEAST_SEEDS
 from hotlap.lab.whole_run import seconds_to_read
@@ -76,6 +75,8 @@ class TimePlan:
     """The fewest steps that a verdict may rest on."""
     processes: int | None = None
     """Processes that fit into the memory of a device at once, None if that is not limited."""
+    at_once: bool = True
+    """True if the plain run and a plan's are followed at the same time."""
 
     @property
     def _step_s(self) -> float:
@@ -156,7 +157,7 @@ def plan_time(
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
     turn = max(TURN_S, _LEAST_TURNS * step)
-    before_turns_s = _start_share(trace) * setup + (_STEPS_BEFORE_TURNS + age) * step
+    before_turns_s = START_SHARE * setup + (_STEPS_BEFORE_TURNS + age) * step
     return TimePlan(
         horizon=horizon,
         fill_ahead=fill_ahead,
@@ -171,6 +172,7 @@ def plan_time(
         start_s=setup,
         least_horizon=min(horizon, age + _BEYOND_EPOCH if age else LEAST_HORIZON),
         processes=trace.facts.processes_at_once,
+        at_once=at_once,
     )
 
 
@@ -179,18 +181,13 @@ def seconds_after_races(trace: Trace) -> float:
     setup, step = trace.setup_s + 1.0, trace.step_ms()["mean"] / 1e3
     turns = _STEPS_BEFORE_TURNS * step + CONFIRM_ROUNDS * max(CONFIRM_TURN_S, 3 * step)
     proof = setup + LEAST_HORIZON * (step + _DIGESTS_S)
-    return _CONFIRMING * (_start_share(trace) * setup + turns) + _PROVING * proof
+    return _CONFIRMING * (START_SHARE * setup + turns) + _PROVING * proof
 
 
 def has_time_for_age(trace: Trace, budget: Budget, age: int) -> bool:
     """True if plans can be confirmed and proven after so many steps of their own."""
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
     return _RUNS_TO_AGE * age * step < _AGE_SHARE * budget.left
-
-
-def _start_share(trace: Trace) -> float:
-    """Return the share of the time of a start that each of several takes."""
-    return START_SHARE if starts_at_once(trace.setup_cores) > 1 else 1.0
 
 
 def _period_s(trace: Trace) -> float:

@@ -11,6 +11,7 @@ from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import late_age
 from hotlap.plan import Plan
+from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.hints import Hint
@@ -81,6 +82,14 @@ class Tuner:
     def owns_step(self) -> bool:
         """True if hotlap's engine takes the steps."""
         return self.lab.subject.step_owner == "engine"
+
+    def follows_at_once(self, facts: TaskFacts) -> bool:
+        """True if a proof follows the plain run and a plan's at the same time.
+
+        Races have held more than two processes at a time, unless a device has no memory for that.
+        """
+        fit = facts.processes_at_once
+        return not self.owns_step and (fit is None or fit >= 2)
 
     def live_gains(self) -> dict[Plan, Ratio]:
         """Return what gained in one live process by more than the plain script was from itself."""

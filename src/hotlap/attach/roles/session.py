@@ -75,6 +75,8 @@ class Session(Listener):
         self.config = config
         self.channel = channel
         self.plan = plan
+        self.random_before: list[str] | None = None
+        """Digests of the states of the random generators before the plan was made."""
         self.steps = 0
         """Steps of all optimizers."""
         self.ranks = 1

@@ -7,7 +7,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap.attach.listener import State, hide_own_optimizer
-from hotlap.attach.on_ranks import rank_in_group
 from hotlap.attach.roles.carried import Carried, memory_of
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
@@ -54,7 +53,7 @@ class Verify(Part):
         self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
         self._scales: dict[int, float] = {}
         """Id of an optimizer -> what its gradients were divided by since their backward."""
-        self._follower = follower_of(session.config.options, rank_in_group)
+        self._follower = follower_of(session.config.options, session.random_before)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
         self._saved = 0

@@ -35,9 +35,9 @@ def verify(
     """Say whether a script learns the same under plan B as under plan A, with the evidence.
 
     A and B are plan files, or the word `plain` for no plan. The script runs unedited, on a
-    copy-on-write view of your files: under A and B, at the same time where memory holds both, and
-    once more to repeat some of B's steps in float64. `hotlap explain verdicts` says what each check
-    sees.
+    copy-on-write view of your files: under A and B, on a CPU at the same time if memory holds both,
+    and once more to repeat some of B's steps in float64. `hotlap explain verdicts` says what each
+    check sees.
 
     Parameters
     ----------

@@ -238,7 +238,7 @@ def check_random(plain: Record, other: Record) -> Check:
 
 
 def _is_unused(record: Record, place: int) -> bool:
-    """True if a generator is at all updates as it was before the script began.
+    """True if a generator is at all updates as it was before a script's plan was applied.
 
     One that nobody seeds is in another state in each run, which counts for nothing while nobody
     draws from it. One that is seeded counts even then: it may be drawn from later.

@@ -32,8 +32,8 @@ _DIGESTS_S = 0.005
 _LEAST_TURNS = 3
 _STEPS_BEFORE_TURNS = 35
 PROOF_RUNS, RECIPE_PROOF_RUNS = 1.6, 2.2
-"""Runs that the proof of one plan takes: the plain run and the plan's, at the same time; a recipe's
-are followed one after the other."""
+"""Runs that the proof of one plan takes: the plain run and the plan's, at the same time; those of
+a recipe, and where a device holds one process, are followed one after the other."""
 _CONFIRMING, _PROVING = 3, 2.2
 """Runs that it takes: the plain script twice and the plan; what is followed costs more."""
 _RUNS_TO_AGE = 8

@@ -215,6 +215,31 @@ def test_what_the_plain_run_failed_for_is_said_first(
         runs.follow(FUSED)
 
 
+def test_a_plan_is_not_followed_on_its_own_once_the_plain_run_has_failed(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def end_with(reason: str, why: str) -> None:
+        assert (reason, why) == ("ended_early", "was ended: the plain run had failed")
+        ended.set()
+
+    def answer(plan: Plan) -> dict[str, Any]:
+        if not plan:
+            assert began.wait(10)
+            raise TrialError("the plain run crashed", reason="crashed")
+        lab.trials.append(SimpleNamespace(role="verify", is_alive=True, end_with=end_with))
+        began.set()
+        assert ended.wait(10)
+        raise TrialError("was ended", reason="ended_early")
+
+    answer_with(monkeypatch, answer)
+    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=True)
+    runs.run_plain()
+    with pytest.raises(TrialError, match="the plain run crashed"):
+        runs.follow(FUSED)
+
+
 def test_a_plan_that_crashes_beside_the_plain_run_leaves_that_one_to_the_next(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

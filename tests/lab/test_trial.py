@@ -1,5 +1,6 @@
 """Scripts that go wrong: a clear reason each, and nothing left running."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,54 @@ def test_threads_wait_as_the_users_own_only_where_something_is_timed(
         with pytest.raises(RuntimeError, match="not started"):
             lab.start(role)
     assert given.get("OMP_WAIT_POLICY") == policy
+
+
+def test_no_trial_starts_in_a_lab_that_was_left() -> None:
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        pass
+    with pytest.raises(TrialError, match="every trial was ended"):
+        lab.start("observe")
+
+
+def test_a_trial_that_another_thread_starts_ends_with_its_lab(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins = threading.Event()
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        popen = lab.scratch.popen
+
+        def slow(*args: Any, **options: Any) -> Any:
+            begins.set()
+            time.sleep(0.3)
+            return popen(*args, **options)
+
+        monkeypatch.setattr(lab.scratch, "popen", slow)
+        thread = threading.Thread(target=lab.start, args=("verify",))
+        thread.start()
+        assert begins.wait(10)
+    thread.join()
+    assert [trial.is_alive for trial in lab.trials] == [False]
+
+
+def test_one_of_two_trials_gets_a_network_of_its_own_after_the_other_had_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = TrialError("x", reason="crashed", output="[Errno 98] Address already in use")
+    calls: list[int] = []
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        monkeypatch.setattr(lab.scratch, "why_no_network", lambda: None)
+
+        def trial() -> str:
+            calls.append(1)
+            # Meanwhile the other one has failed for the same address.
+            lab.listens = "TCP port 1"
+            if len(calls) == 1:
+                raise said
+            return "ran"
+
+        assert lab.retry_if_address_in_use(trial) == "ran"
+        with pytest.raises(TrialError):
+            lab.retry_if_address_in_use(lambda: (_ for _ in ()).throw(said))
 
 
 def test_a_missing_module_is_named() -> None:

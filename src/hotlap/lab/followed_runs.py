@@ -90,6 +90,10 @@ class FollowedRuns:
             found.set_result(self._follow(self.base, is_first=True))
         except BaseException as error:
             found.set_exception(error)
+            # The plan's run would be compared with nothing.
+            for trial in self.lab.trials:
+                if trial.role == "verify" and trial.is_alive:
+                    trial.end_with("ended_early", "was ended: the plain run had failed")
         finally:
             # Of a lab that has been closed nobody reads on.
             with contextlib.suppress(FileNotFoundError):
@@ -100,6 +104,15 @@ class FollowedRuns:
         """The file of the newest plain run's gradients."""
         return self.lab.exchange / f"gradients-{self._plain_runs}"
 
+    def wait_for_plain(self) -> None:
+        """Wait for the plain run's end, if it has begun.
+
+        Raises:
+            TrialError: it failed.
+        """
+        if self._plain is not None:
+            self._plain.result()
+
     def _wait_for_room(self) -> None:
         """Wait until the plain run is over, or trains and leaves memory for another process."""
         if self.at_once:
@@ -108,7 +121,7 @@ class FollowedRuns:
             time.sleep(_LOOK_S)
         held = sum(trial.held_bytes(lambda _: 0) for trial in self.lab.trials if trial.is_alive)
         if available_bytes() < _ROOM * held:
-            self.plain  # noqa: B018 - waits
+            self.wait_for_plain()
 
     def _compare(self, again: dict[str, Any]) -> None:
         self._is_compared = True
@@ -149,11 +162,13 @@ class FollowedRuns:
         """
         if not self.is_plain_over:
             self._wait_for_room()
+        if self.is_plain_over:
+            self.wait_for_plain()
         try:
             record = self._follow(plan, repeated, samples=samples, at_own_places=at_own_places)
         except HotlapError:
             # What the plain run failed for says more.
-            self.plain  # noqa: B018 - raises
+            self.wait_for_plain()
             raise
         if self._is_compared or _is_repetition(self.plain, record, bit_by_bit=claims_exact):
             return record

@@ -8,6 +8,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+LOOPBACK_ONLY = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TP_SOCKET_IFNAME": "lo",
+    # torchrun's: it would tell its ranks the machine's own name.
+    "PET_LOCAL_ADDR": "127.0.0.1",
+}
+"""Environment in a network of its own, where the script's own choice is not there."""
 _LISTENS = "0A"
 """TCP_LISTEN, as /proc writes it."""
 _AUTOBIND = re.compile(r"@[0-9a-f]{5}")

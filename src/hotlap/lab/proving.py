@@ -84,6 +84,14 @@ class Prover:
         """
         self._runs.run_plain()
 
+    def wait_for_plain(self) -> None:
+        """Wait for the plain run's end, if it has begun.
+
+        Raises:
+            TrialError: it failed.
+        """
+        self._runs.wait_for_plain()
+
     @property
     def has_plain(self) -> bool:
         """True once the plain run has begun."""

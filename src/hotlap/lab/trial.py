@@ -37,14 +37,6 @@ _CUT = (
     "daemons do). Remove that call, or close only the script's own descriptors"
 )
 _UNTIMED_ROLES = ("verify", "seeds", "reference", "own_place")
-_LOOPBACK_ONLY = {
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "TP_SOCKET_IFNAME": "lo",
-    # torchrun's: it would tell its ranks the machine's own name.
-    "PET_LOCAL_ADDR": "127.0.0.1",
-}
-"""Environment in a network of its own, where the script's own choice is not there."""
 _EXIT_S = 10.0
 
 Returned = TypeVar("Returned")
@@ -98,7 +90,9 @@ class Lab:
         return self.scratch.protection.unprotected
 
     def __exit__(self, *exc: object) -> None:
-        self._closed.set()
+        # Another thread may be starting one.
+        with self._starting:
+            self._closed.set()
         self._watcher.join()
         for trial in self.trials:
             trial.kill()
@@ -115,8 +109,13 @@ class Lab:
             plan: what is applied to it, nothing if None.
             fill_ahead: let the feed reach its steady state at once.
             options: what the role needs.
+
+        Raises:
+            TrialError: the lab was left.
         """
         with self._starting:
+            if self._closed.is_set():
+                raise TrialError("every trial was ended", reason="ended_early")
             trial = Trial(self, role, plan or Plan({}), fill_ahead=fill_ahead, options=options)
             self.trials.append(trial)
         return trial
@@ -129,22 +128,18 @@ class Lab:
     def retry_if_address_in_use(self, trial: Callable[[], Returned]) -> Returned:
         """Call `trial`, and once more, in a network of its own, if its address was in use.
 
-        Another process, an earlier trial of this script for one, may have the address it wants.
+        Another process, another trial of this script for one, may have the address it wants.
         """
+        had_its_own = self.own_network
         try:
             return trial()
         except TrialError as error:
-            if not self._listens_too(error):
+            if had_its_own or error.reason != "crashed" or not listening.is_in_use(error.output):
+                raise
+            self.listens = self.listens or "an address that another process uses"
+            if not self.own_network:
                 raise
             return trial()
-
-    def _listens_too(self, error: TrialError) -> bool:
-        """Return True if a trial failed for an address in use, and the next would not."""
-        had_its_own = self.trials[-1].own_network
-        if error.reason != "crashed" or had_its_own or not listening.is_in_use(error.output):
-            return False
-        self.listens = self.listens or "an address that another process uses"
-        return self.own_network
 
     def _watch(self) -> None:
         while not self._closed.wait(_WATCH_S):
@@ -205,7 +200,7 @@ class Trial:
         self._killed_before = out_of_memory_kills()
         self.own_network = lab.own_network
         if self.own_network:
-            env |= _LOOPBACK_ONLY
+            env |= listening.LOOPBACK_ONLY
         if role in _UNTIMED_ROLES:
             # Threads that wait by spinning keep other processes from the cores.
             env.setdefault("OMP_WAIT_POLICY", "passive")

@@ -104,7 +104,7 @@ def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
         verdict, applied = prove_in_effect(prover, plan, tuner.known, tuner.progress, has_time)
     except HotlapError as error:
         # Without a plain run nothing can be proven of any plan.
-        prover.plain  # noqa: B018 - raises what it failed for
+        prover.wait_for_plain()
         return Verdict("unproven", str(error).splitlines()[0], 0)
     verdict = without_idle(verdict, plan, applied)
     tuner.kept.keep_verdict(plan, verdict)

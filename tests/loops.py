@@ -82,6 +82,10 @@ def main() -> None:
             take_step(model, optimizer, *batch)
             if step % 20 == 0:
                 evaluate(model, data)
+    elif HABIT == "evaluates_first":
+        evaluate(model, TensorDataset(inputs.repeat(4, 1), labels.repeat(4)))
+        for _ in range(STEPS):
+            take_step(model, optimizer, inputs, labels)
     elif HABIT == "renewed":
         for _ in range(4):
             optimizer = optimizer_of(model)

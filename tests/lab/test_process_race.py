@@ -253,3 +253,46 @@ def test_what_is_ended_because_another_could_not_start_says_so(
     with pytest.raises(TrialError, match="it broke"):
         start_all(arms, ("plain",), None, print)
     assert told == [("crashed", "was ended: another one could not be started")]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_no_more_processes_start_at_the_same_time_than_may(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting: list[str] = []
+    most = 0
+
+    def start(arm: Arm, *_: Any) -> None:
+        nonlocal most
+        starting.append(arm.name)
+        most = max(most, len(starting))
+        time.sleep(0.05)
+        starting.remove(arm.name)
+
+    monkeypatch.setattr("hotlap.lab.arm._start", start)
+    nothing: Any = None
+    start_all([Arm(str(n), Plan(), nothing) for n in range(4)], (), None, print, at_a_time)
+    assert most == at_a_time
+
+
+@pytest.mark.parametrize(
+    ("given", "at_a_time", "plain_first"),
+    [({}, None, False), ({"one_by_one": True}, 1, False), ({"at_once": 9}, 1, True)],
+)
+def test_a_race_starts_its_processes_one_by_one_where_it_has_to(
+    given: dict[str, Any],
+    at_a_time: int | None,
+    plain_first: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def start_all(*_: Any, **options: Any) -> None:
+        seen.append(options)
+        raise TrialError("enough", reason="crashed")
+
+    monkeypatch.setattr(process_race, "start_all", start_all)
+    monkeypatch.setattr(process_race, "check_length", lambda *_: None)
+    with pytest.raises(TrialError, match="enough"):
+        race([Arm("plain", Plan(), LAB)], twins=("plain",), rounds=1, turn_s=1.0, **given)
+    assert seen == [{"at_a_time": at_a_time, "plain_first": plain_first}]

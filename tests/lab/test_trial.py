@@ -167,6 +167,14 @@ def test_an_evaluation_on_the_training_data_amid_an_epoch_begins_none() -> None:
         trace = watch(lab, seconds=30, epochs=1).trace
     assert len(trace.steps) == 50 and [*trace.epoch_starts] == [0]
     assert trace.facts.steps_per_epoch == 50
+    assert not trace.evaluates_first
+
+
+@pytest.mark.slow
+def test_an_evaluation_before_the_first_step_is_seen() -> None:
+    script = Script(path=str(LOOPS), args=("evaluates_first", "50"), cwd=str(LOOPS.parent))
+    with Lab(script) as lab:
+        assert watch(lab, seconds=30, epochs=1).trace.evaluates_first
 
 
 def test_a_script_that_updates_its_parameters_itself_is_refused_at_once() -> None:

@@ -123,6 +123,14 @@ def test_the_horizon_passes_an_epoch_where_that_fits(step_ms: float, fills: bool
     assert made.first_until < made.second_until
 
 
+def test_processes_that_start_one_by_one_are_given_time_for_it() -> None:
+    seen = trace(3.0, 50)
+    two_at_a_time = plan_time(seen, Budget(150))
+    one_by_one = plan_time(replace(seen, evaluates_first=True), Budget(150))
+    assert one_by_one.arm_s > two_at_a_time.arm_s + 1.0
+    assert one_by_one.confirm_s > two_at_a_time.confirm_s + 1.0
+
+
 def test_a_proof_follows_no_more_steps_than_were_asked_for() -> None:
     assert plan_time(trace(3.0, 50), Budget(150)).horizon > 100
     made = plan_time(trace(3.0, 50), Budget(150), most_steps=80)

@@ -1,11 +1,12 @@
 """Watches `DistributedDataParallel`: sums, unused parameters. What an optimizer does not reach."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from hotlap.attach.on_ranks import read_log
+from hotlap.attach.on_ranks import exposed_ms, read_log
 from hotlap.task import GradientSums
 
 _FIRST = 8
@@ -76,6 +77,16 @@ class Wrappers:
             looks=most.looks,
             unused_bytes=most.unused_bytes,
         )
+
+    def exposed_ms(self, modules: Sequence[Any], steps: int) -> float:
+        """Return how long a step waits for sums of gradients after its backwards, in ms.
+
+        Args:
+            modules: those that are trained.
+            steps: iterations of the training loop.
+        """
+        sums = self.facts(steps)
+        return exposed_ms(modules) * sums.per_step if sums is not None else 0.0
 
     def _searching(self) -> list[_Wrapper]:
         return [each for each in self.known if _searches(each.module)]

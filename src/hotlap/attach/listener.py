@@ -145,6 +145,8 @@ class _State:
         self.step_depth = 0
         self.call_depth = 0
         self.backward_depth = 0
+        self.early_evaluations = 0
+        """Outermost forwards in evaluation mode before the first training forward."""
         self.root_classes: dict[type, Any] = {}
         self.roots: IdentityTable[bool] = IdentityTable()
         self.copies: IdentityTable[bool] = IdentityTable()

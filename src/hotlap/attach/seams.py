@@ -21,6 +21,8 @@ from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
 _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
+_SEVERAL = 3
+"""Forwards in evaluation mode; a teacher, say, takes one of the first step."""
 _OURS = "_hotlap"
 """Attribute of a function that we have put in place of another."""
 
@@ -46,6 +48,11 @@ def install(listener: Listener) -> None:
 def known_optimizers() -> list[Any]:
     """Return the optimizers made so far, oldest first."""
     return [optimizer for ref in State.optimizers if (optimizer := ref()) is not None]
+
+
+def evaluates_first() -> bool:
+    """True if models were evaluated before the first training forward."""
+    return State.early_evaluations >= _SEVERAL
 
 
 def _patch_iterators() -> None:
@@ -219,6 +226,8 @@ def _patch_modules() -> None:
             if listener.wants_phases:
                 _patch_root_class(type(self))
                 return type(self).__call__(self, *args, **kwargs)
+        if not (self.training or State.call_depth or State.roots.ids):
+            State.early_evaluations += 1
         State.call_depth += 1
         try:
             return original(self, *args, **kwargs)

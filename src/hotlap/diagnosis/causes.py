@@ -278,6 +278,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         step_ms=trace.step_ms()["median"],
         age=needs.age,
         at_once=trace.facts.processes_at_once,
+        one_by_one=trace.evaluates_first,
         progress=subject.progress,
     )
     return trials_of_race(result, arms, registry(subject.lab.techniques))

@@ -70,6 +70,8 @@ def start_all(
     deadline: float | None,
     progress: Callable[[str], None],
     at_a_time: int | None = None,
+    *,
+    plain_first: bool = False,
 ) -> None:
     """Bring every arm to its gate, `at_a_time` or as many as there are cores.
 
@@ -78,7 +80,7 @@ def start_all(
     """
     # The plans first: one that reads the whole data set takes longest. On a device, whose memory
     # all share, the plain runs: a plan that needs more than there is left is one that fails.
-    ordered = sorted(arms, key=lambda arm: (arm.name in twins) != (at_a_time is not None))
+    ordered = sorted(arms, key=lambda arm: (arm.name in twins) != plain_first)
     pool = ThreadPoolExecutor(at_a_time or affinity())
     try:
         starts = [pool.submit(_start, arm, twins, deadline, progress) for arm in ordered]

@@ -91,6 +91,7 @@ def race(
     step_ms: float | None = None,
     age: int = 0,
     at_once: int | None = None,
+    one_by_one: bool = False,
     seed: int = 0,
     most_rounds: int | None = None,
     settled: Callable[[Race], bool] = lambda _: True,
@@ -113,6 +114,7 @@ def race(
         at_once: processes that fit into the memory of a device at once; None if that is not
             limited. Of more arms than that each gets a fresh process for every turn, so that no two
             are there at once.
+        one_by_one: start no process before the one before it is ready.
         seed: of the order.
         most_rounds: go on up to so many, until the deadline, while the race is not `settled`.
         settled: True if more rounds of this race would tell nothing more.
@@ -134,7 +136,15 @@ def race(
         for arm in arms:
             arm.is_alone = True
     else:
-        start_all(arms, twins, deadline, progress, at_a_time=None if at_once is None else 1)
+        on_device = at_once is not None
+        start_all(
+            arms,
+            twins,
+            deadline,
+            progress,
+            at_a_time=1 if one_by_one or on_device else None,
+            plain_first=on_device,
+        )
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)

@@ -40,7 +40,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         f"{loader.batch_size} samples of a batch are read one by one"
     )
     if below:
-        evidence += f"; {below[0].share:.0%} of the wait is spent below {where}"
+        evidence += f"; {below[0].share:.0%} of the wait is spent in {where} and what it calls"
     workers = Plan({"workers": {"count": 2}})
     return [
         Nomination(

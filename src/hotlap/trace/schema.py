@@ -104,6 +104,8 @@ class Trace:
     spots: Sequence[Spot] = field(default_factory=tuple)
     evaluations: int = 0
     """Steps after which the model was evaluated, of those that were timed."""
+    evaluates_first: bool = False
+    """True if the model is evaluated before the first step."""
     learning: Learning = field(default_factory=Learning)
 
     def to_json(self) -> dict[str, Any]:
@@ -125,6 +127,7 @@ class Trace:
             events=tuple(Event(**row) for row in data["events"]),
             spots=tuple(Spot(**row) for row in data.get("spots", ())),
             evaluations=data.get("evaluations", 0),
+            evaluates_first=data.get("evaluates_first", False),
             learning=Learning.from_json(data.get("learning", {})),
         )
 

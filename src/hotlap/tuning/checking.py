@@ -177,6 +177,7 @@ def _race(
             step_ms=facts.step_ms()["median"],
             age=late_age(len(facts.steps)) if acts_late else 0,
             at_once=facts.facts.processes_at_once,
+            one_by_one=facts.evaluates_first,
             progress=progress,
         )
     except TrialError as error:

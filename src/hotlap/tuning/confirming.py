@@ -20,7 +20,6 @@ from hotlap.tuning.time_plan import (
     CONFIRM_TURN_S,
     PROOF_RUNS,
     RECIPE_PROOF_RUNS,
-    START_SHARE,
 )
 from hotlap.tuning.tuner import Tuner
 
@@ -214,7 +213,9 @@ def _race_s(tuner: Tuner, twins: Sequence[str], plans: Sequence[Plan]) -> float:
     """Return about how many seconds a race of these takes."""
     planned = tuner.time_plan
     fills = sum(tuner.reads_all(plan) for plan in plans)
-    return (len(twins) + len(plans)) * planned.confirm_s + START_SHARE * fills * planned.fill_s
+    return (
+        len(twins) + len(plans)
+    ) * planned.confirm_s + planned.start_share * fills * planned.fill_s
 
 
 def _extend(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:

@@ -111,7 +111,7 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
     alone_s = max(_SHARE_ALONE * seconds, needed_s)
     seconds = max(seconds, min(spare_s, alone_s / _SHARE_ALONE))
     plural = "s" * (len(live) != 1)
-    tuner.progress(f"{len(live)} technique{plural} in one process, switched between steps")
+    tuner.progress(f"race 1: {len(live)} technique{plural} in one process, switched between steps")
     try:
         with Duel(
             tuner.lab,

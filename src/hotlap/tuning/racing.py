@@ -65,6 +65,8 @@ def race_plans(
         step_ms=seen.trace.step_ms()["median"],
         age=tuner.age_for(seen, (arm.plan for arm in arms)),
         at_once=seen.trace.facts.processes_at_once,
+        # Each uses every core until then.
+        one_by_one=seen.trace.evaluates_first,
         progress=tuner.progress,
     )
     tuner.plain_peak_bytes = max(

@@ -39,7 +39,7 @@ _CONFIRMING, _PROVING = 3, 2.2
 _RUNS_TO_AGE = 8
 """Four to confirm a plan, and as much for its proof."""
 _AGE_SHARE = 0.5
-START_SHARE = 0.6
+_START_SHARE = 0.6
 """Processes start two at a time; what that leaves of the time for each."""
 _AT_ONCE_SHARE = 0.7
 """The same of two that are followed step by step at the same time."""
@@ -71,6 +71,8 @@ class TimePlan:
     """The same where the plan computes in a narrower format."""
     start_s: float = 0.0
     """Of that, what passes before the first step."""
+    start_share: float = _START_SHARE
+    """What remains of the seconds of a start where a race starts many processes."""
     least_horizon: int = LEAST_HORIZON
     """The fewest steps that a verdict may rest on."""
     processes: int | None = None
@@ -157,7 +159,8 @@ def plan_time(
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
     turn = max(TURN_S, _LEAST_TURNS * step)
-    before_turns_s = START_SHARE * setup + (_STEPS_BEFORE_TURNS + age) * step
+    start_share = _start_share(trace)
+    before_turns_s = start_share * setup + (_STEPS_BEFORE_TURNS + age) * step
     return TimePlan(
         horizon=horizon,
         fill_ahead=fill_ahead,
@@ -170,6 +173,7 @@ def plan_time(
         prove_s=setup + horizon * step,
         prove_narrow_s=setup + horizon * step + more_s,
         start_s=setup,
+        start_share=start_share,
         least_horizon=min(horizon, age + _BEYOND_EPOCH if age else LEAST_HORIZON),
         processes=trace.facts.processes_at_once,
         at_once=at_once,
@@ -181,7 +185,7 @@ def seconds_after_races(trace: Trace) -> float:
     setup, step = trace.setup_s + 1.0, trace.step_ms()["mean"] / 1e3
     turns = _STEPS_BEFORE_TURNS * step + CONFIRM_ROUNDS * max(CONFIRM_TURN_S, 3 * step)
     proof = setup + LEAST_HORIZON * (step + _DIGESTS_S)
-    return _CONFIRMING * (START_SHARE * setup + turns) + _PROVING * proof
+    return _CONFIRMING * (_start_share(trace) * setup + turns) + _PROVING * proof
 
 
 def has_time_for_age(trace: Trace, budget: Budget, age: int) -> bool:
@@ -206,3 +210,7 @@ def _horizon(trace: Trace, fits: float) -> tuple[int, bool]:
     if epoch is not None and epoch + _BEYOND_EPOCH <= most:
         return max(epoch + _BEYOND_EPOCH, min(_ENOUGH_HORIZON, most)), False
     return most, epoch is None or most < epoch + _BEYOND_EPOCH // 4
+
+
+def _start_share(trace: Trace) -> float:
+    return 1.0 if trace.evaluates_first else _START_SHARE

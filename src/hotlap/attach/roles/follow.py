@@ -34,6 +34,6 @@ class Pace(Part):
             "pace",
             rank=self._session.config.options["follows"],
             phases=dict(zip(PHASES, means, strict=True)),
-            exposed_ms=self._watch.exposed_ms(),
+            exposed_ms=self._watch.wrappers.exposed_ms(self._watch.roots, self._watch.steps),
             unused_bytes=0 if sums is None else sums.unused_bytes,
         )

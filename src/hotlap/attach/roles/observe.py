@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from hotlap.attach.data_parallel import Wrappers
-from hotlap.attach.on_ranks import exposed_ms, time_sums
+from hotlap.attach.on_ranks import time_sums
 from hotlap.attach.outside_parameters import outside_of
 from hotlap.attach.roles.quiet_steps import QuietSteps
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.roles.uncounted_steps import CAPTURED, HandUpdates, words_for
-from hotlap.attach.seams import known_optimizers
+from hotlap.attach.seams import evaluates_first, known_optimizers
 from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
@@ -355,13 +355,9 @@ class Watch(Part):
             anchor = anchor_of(self.steps, self._backwards, batches, len(self.steppers.all))
             # Of the loader that the steps of an epoch are counted by.
             trace = self.recorder.trace(self.facts(), anchor, [k.starts for k in training[:1]])
-            store.write(replace(trace, learning=self.learning()), Path(self._folder))
+            also = {"learning": self.learning(), "evaluates_first": evaluates_first()}
+            store.write(replace(trace, **also), Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}
-
-    def exposed_ms(self) -> float:
-        """Return how long a step waits for sums of gradients after its backwards, in ms."""
-        sums = self.wrappers.facts(self.steps)
-        return exposed_ms(self.roots) * sums.per_step if sums is not None else 0.0
 
     def facts(self) -> TaskFacts:
         """Return what the run has shown of its task."""
@@ -391,7 +387,7 @@ class Watch(Part):
             denormals=count_denormals(known_optimizers()),
             data_parallel=count_data_parallel(self.roots),
             ranks=self._session.ranks,
-            exposed_ms=self.exposed_ms(),
+            exposed_ms=self.wrappers.exposed_ms(self.roots, self.steps),
             sums=self.wrappers.facts(self.steps),
             device_bytes=device_bytes,
             device_room=device_room,

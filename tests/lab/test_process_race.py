@@ -296,3 +296,19 @@ def test_a_race_starts_its_processes_one_by_one_where_it_has_to(
     with pytest.raises(TrialError, match="enough"):
         race([Arm("plain", Plan(), LAB)], twins=("plain",), rounds=1, turn_s=1.0, **given)
     assert seen == [{"at_a_time": at_a_time, "plain_first": plain_first}]
+
+
+@pytest.mark.parametrize(("plain_start_s", "waits_s"), [(0.5, 5.0), (4.0, 12.0), (90.0, 180.0)])
+def test_a_plan_may_take_longer_to_start_than_the_plain_script(
+    plain_start_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def message(kinds: Any, timeout_s: float) -> Any:
+        waited.append(timeout_s)
+        raise TrialError("late", reason="timeout")
+
+    trial = SimpleNamespace(message=message, kill=lambda: None)
+    lab: Any = SimpleNamespace(start=lambda *_, **__: trial, plain_start_s=plain_start_s)
+    start_all([Arm("plan", Plan(), lab)], (), time.monotonic() + 1.0, print)
+    assert waited == [pytest.approx(waits_s)]

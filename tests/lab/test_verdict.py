@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotlap.lab.run_checks import SeedLosses
+from hotlap.lab.run_checks import SeedLosses, check_batches
 from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import CHECKS, judge, repeats_itself
 from hotlap.techniques import Numerics
@@ -178,6 +178,13 @@ def test_one_batch_more_is_read_ahead_and_two_are_a_change(key: str) -> None:
     fewer = rounded()
     del fewer[key][-2:]
     assert verdict(fewer).failed == ("batches",)
+
+
+@pytest.mark.parametrize(("key", "what"), [("inputs", "batches"), ("batches", "model inputs")])
+def test_what_was_compared_of_the_batches_is_told(key: str, what: str) -> None:
+    plain = {**record(), key: []}
+    found = check_batches(plain, {**record(), key: []}, None)
+    assert (found.state, found.evidence) == ("passed", f"{STEPS} {what} have equal digests")
 
 
 def test_a_run_without_batches_is_unproven() -> None:

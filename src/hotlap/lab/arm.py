@@ -18,6 +18,8 @@ from hotlap.plan import Plan
 
 _READY_S = 180.0
 _LEAST_READY_S = 5.0
+_LEAST_READY = 3.0
+"""The same in starts of the plain script: beside another process each takes longer."""
 _SLOWEST_STEP_S = 60.0
 _GIVEN_UP = 20.0
 """How many times slower than the plain run a turn may be before it is ended. With another process
@@ -106,7 +108,8 @@ def _start(
         return
     wait_s = _READY_S
     if deadline is not None and arm.name not in twins and not arm.is_awaited:
-        wait_s = min(_READY_S, max(_LEAST_READY_S, (deadline - time.monotonic()) / 2))
+        least_s = max(_LEAST_READY_S, _LEAST_READY * arm.lab.plain_start_s)
+        wait_s = min(_READY_S, max(least_s, (deadline - time.monotonic()) / 2))
     try:
         arm.setup_s = arm.trial.message(["ready"], wait_s)["setup_s"]
         arm.trial.pause()

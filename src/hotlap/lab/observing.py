@@ -86,6 +86,8 @@ def watch(
             **({"autocast": autocast, "autocast_turns": autocast_turns} if autocast else {}),
         )
     )
+    if plan is None:
+        lab.plain_start_s = trace.setup_s
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
     files = tuple(str(lab.subject.folder / path) for path in report["files"])

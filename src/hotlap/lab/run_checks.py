@@ -64,7 +64,8 @@ def check_batches(plain: Record, other: Record, plain_repeats: str | None) -> Ch
     if unread:
         words = f"{len(unread)} batches or model inputs could not be read"
         return Check("batches", "not_made", f"{words} ({unread[0].partition(UNREAD)[2]})")
-    words = f"{len(plain['batches'])} batches have equal digests"
+    what = "batches" if plain["batches"] else "model inputs"
+    words = f"{len(plain['batches']) or len(digests)} {what} have equal digests"
     if kinds := not_read_in(digests):
         return Check("batches", "partial", f"{words}, {not_compared(kinds)}")
     return Check("batches", "passed", words)

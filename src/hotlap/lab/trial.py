@@ -75,6 +75,8 @@ class Lab:
             in_temporary=TRACKERS_FOLDERS,
         )
         self.scratch.__enter__()
+        self.plain_start_s = 0.0
+        """Seconds before the first step, as they were seen in the plain script."""
         self.listens: str | None = None
         """What the script was seen to listen on; trials then get a network of their own."""
         self.trials: list[Trial] = []

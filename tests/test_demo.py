@@ -1,7 +1,13 @@
 """What the demo says of the runs that it shows."""
 
+import io
+import os
+
+import pytest
+from rich.console import Console
+
 from hotlap import demo
-from hotlap.demo import Shown, _last_lines, _of_losses
+from hotlap.demo import Shown, _epochs_of, _of_losses
 
 OUTPUT = """\
 3 epochs
@@ -11,11 +17,13 @@ epoch 3: loss 0.323149, test accuracy 87.05 %, 5.1 s
 """
 
 
-def test_a_run_is_shown_with_its_last_epochs_and_what_else_was_running() -> None:
+def test_a_run_is_shown_with_its_epochs_and_what_else_was_running() -> None:
     quiet, busy = Shown(OUTPUT, 16.8, others=0.1), Shown(OUTPUT, 39.5, others=1.87)
-    text = _last_lines("plain", quiet)
-    assert text.startswith("plain: 16.8 s\n  epoch 2: loss") and "epoch 1" not in text
-    assert "39.5 s, beside other processes that kept 1.9 cores busy\n" in _last_lines("plain", busy)
+    text = _epochs_of("plain", quiet)
+    assert text.startswith("plain: 16.8 s\n  epoch 1: loss")
+    many = Shown("".join(f"epoch {n}: loss\n" for n in range(1, 121)), 16.8, others=0.1)
+    assert _epochs_of("plain", many) == "plain: 16.8 s\n  epoch 119: loss\n  epoch 120: loss"
+    assert "39.5 s, beside other processes that kept 1.9 cores busy\n" in _epochs_of("plain", busy)
     assert "5.0 s" not in quiet.learned and "accuracy 85.49 %" in quiet.learned
 
 
@@ -26,6 +34,33 @@ def test_how_far_losses_are_apart_is_said_beside_other_accuracies() -> None:
     assert _of_losses(plain, plain) == "; the last loss is the same"
     # The digits that stand in for FashionMNIST are trained by the same script.
     assert _of_losses(Shown("nothing", 1.0, 0.0), rounded) == ""
+
+
+class Load:
+    cores = 0.0
+
+    def so_far(self) -> tuple[float, float]:
+        return self.cores, 0.0
+
+
+@pytest.mark.parametrize(
+    ("cores", "own", "told"), [(0.1, None, None), (1.4, None, "passive"), (1.4, "active", "active")]
+)
+def test_threads_of_the_runs_shown_do_not_spin_on_a_busy_machine(
+    cores: float, own: str | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    monkeypatch.setattr(Load, "cores", cores)
+    monkeypatch.setattr(demo, "OtherLoad", Load)
+    monkeypatch.setattr(demo, "_LOOK_S", 0.0)
+    console = Console(file=io.StringIO(), record=True)
+    with demo._wait_passively_if_busy(console):
+        assert os.environ.get("OMP_WAIT_POLICY") == told
+    assert os.environ.get("OMP_WAIT_POLICY") == own
+    is_changed = told == "passive"
+    assert ("keep 1.4 cores busy" in console.export_text()) is is_changed
 
 
 def test_the_commands_to_type_next_can_be_pasted() -> None:

@@ -1,11 +1,13 @@
 """`hotlap demo`: diagnoses and tunes an example script, and runs it with and without plans."""
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,12 @@ from hotlap.tuning.stages import tune
 
 _PLANNED_EPOCHS = 10
 _SHOWN_EPOCHS = 3
+_MOST_LINES = 5
+"""Epochs that are all shown."""
 _DIGITS_FACTOR = 40
 """The digits that stand in for FashionMNIST are forty times fewer: so many more epochs of them."""
+_LOOK_S = 1.0
+_POLICY = "OMP_WAIT_POLICY"
 _DIAGNOSE_S = 45.0
 _TUNE_S = 95.0
 """With three whole runs of a quarter of a minute each, four minutes together on two cores."""
@@ -118,7 +124,8 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
     tuning_page.page(found, console)
     console.rule("3. Run it")
     shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
-    runs = _show_runs(shown, found.plan, found.verdict.tier, console, say)
+    with _wait_passively_if_busy(console):
+        runs = _show_runs(shown, found.plan, found.verdict.tier, console, say)
     console.rule("4. Your own script")
     console.print(_NEXT)
     return {"diagnosis": diagnosis.to_json(), "tuning": found.to_json(), "runs": runs}
@@ -155,6 +162,29 @@ def _find_data(folder: Path, console: Console) -> int:
     return _DIGITS_FACTOR
 
 
+@contextlib.contextmanager
+def _wait_passively_if_busy(console: Console) -> Iterator[None]:
+    """Let threads of what is run wait without spinning, where others need the cores.
+
+    Two threads that wait for each other on two cores, one of which is taken, may be slower by far.
+    """
+    load = OtherLoad()
+    time.sleep(_LOOK_S)
+    busy = load.so_far()[0]
+    if busy <= _BUSY_CORES or _POLICY in os.environ:
+        yield
+        return
+    console.print(
+        f"Other processes keep {busy:.1f} cores busy: threads of these three runs wait without "
+        f"spinning ({_POLICY}=passive)."
+    )
+    os.environ[_POLICY] = "passive"
+    try:
+        yield
+    finally:
+        del os.environ[_POLICY]
+
+
 def _show_runs(
     script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
@@ -169,14 +199,14 @@ def _show_runs(
         if plain.learned == exact.learned
         else "NOT the plain script's output"
     )
-    console.print(_last_lines("plain", plain))
-    console.print(_last_lines("hotlap run", exact))
+    console.print(_epochs_of("plain", plain))
+    console.print(_epochs_of("hotlap run", exact))
     console.print(f"  {same}, except for times; {plain.seconds / exact.seconds:.2f}x for {what}")
     if plan:
         say("hotlap run --plan, the tuned one")
         tuned = _run_timed(script, plan)
         runs.append((f"hotlap run --plan ({tier})", tuned))
-        console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
+        console.print(_epochs_of(f"hotlap run --plan ({tier})", tuned))
         console.print(
             f"  {plain.seconds / tuned.seconds:.2f}x for {what}{_of_losses(plain, tuned)}"
         )
@@ -222,12 +252,14 @@ def _run_captured(script: Script, plan: Plan) -> tuple[str, Outcome]:
         return stream.read(), outcome
 
 
-def _last_lines(name: str, shown: Shown) -> str:
+def _epochs_of(name: str, shown: Shown) -> str:
     lines = [line for line in shown.output.splitlines() if line.startswith("epoch")]
     busy = ""
     if shown.others > _BUSY_CORES:
         busy = f", beside other processes that kept {shown.others:.1f} cores busy"
-    return f"{name}: {shown.seconds:.1f} s{busy}\n  " + "\n  ".join(lines[-2:])
+    return f"{name}: {shown.seconds:.1f} s{busy}\n  " + "\n  ".join(
+        lines if len(lines) <= _MOST_LINES else lines[-2:]
+    )
 
 
 def _of_losses(plain: Shown, tuned: Shown) -> str:

@@ -69,14 +69,17 @@ def test_the_hottest_lines_of_large_phases_are_shown_the_hottest_first() -> None
 def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> None:
     text = words(diagnosis.page, FOUND)
     assert (
-        "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; a perfect "
-        "remedy would save at most 6.00) samples are decoded one by one. Remedy: `resident` keeps "
-        "them. Numerics: exact."
+        "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; the watched run "
+        "spent 6.00 there) samples are decoded one by one. Remedy: `resident` keeps them. "
+        "Numerics: exact."
     ) in text
     more = words(
         diagnosis.page, replace(FOUND, findings=(replace(FOUND.findings[0], at_most_ms=3.0),))
     )
     assert "5.90; more than the 3.00 that the watched run spent there) samples" in more
+    found = replace(FOUND.findings[0], bound_words="with one batch served again and again")
+    more = words(diagnosis.page, replace(FOUND, findings=(found,)))
+    assert "5.90; with one batch served again and again, a step takes 6.00 ms less)" in more
     assert "Opportunity: threads(count=1) saves 0.70 ms a step (0.50 to 0.90)." in text
     assert "Checked, not told apart from no cost: slow_optimizer at train.py:33." in text
     assert (

@@ -58,7 +58,10 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
     text = words(tuning.page, FOUND)
     assert "2.31x (2.20 to 2.41) steady: 4.00 -> 1.73 ms per step" in text
     assert "24 paired turns, noise floor 3.4%" in text
-    assert "The whole run of 12,000 steps: 100 s -> 61 s predicted, set-up included" in text
+    assert (
+        "The whole run of 12,000 steps: 100 s -> 61 s predicted, set-up and evaluation included"
+        in text
+    )
     assert "Verdict: rounding over 343 steps, details below." in text
     assert "Verdict: rounding over 343 steps. fed the same over 343 steps." in text
     assert "exact 1.50x (1.40 to 1.60) resident" in text
@@ -68,7 +71,8 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
 def test_a_prediction_beside_other_processes_says_so() -> None:
     slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", slowed=4.2)}
     text = words(tuning.page, replace(FOUND, whole_run=slowed))
-    assert "220 s -> 61 s predicted, set-up included, beside other processes as busy as now" in text
+    assert "220 s -> 61 s predicted, set-up and evaluation included, beside other" in text
+    assert "processes as busy as now" in text
     assert "steps take 4.2 times as long." in text
     assert "beside other processes" not in words(tuning.page, FOUND)
 

@@ -231,7 +231,10 @@ def test_the_report_never_contradicts_the_diagnosis_before_it() -> None:
     found = without_gain(faked.raced({RESIDENT: 1.3}), tuner)
     text = shown(found)
     assert "Nothing to gain" not in text
-    assert "resident: the diagnosis measured 1.78x, the race of this tuning 1.30x" in text
+    assert (
+        "resident: the diagnosis measured 1.78x, the race of this tuning in fresh processes 1.30x"
+        in text
+    )
     assert "the two do not agree" in text
     assert "replay: the diagnosis measured 3.00x; not raced here: the technique is not" in text
     first, second = found.to_json()["hints"]

@@ -18,8 +18,10 @@ RESIDENT = Plan({"resident": {}})
 class Failing:
     """A prover whose trials crash."""
 
-    plain: Any = "followed"
     has_plain = True
+
+    def wait_for_plain(self) -> None:
+        """It has ended well."""
 
     def prove(self, plan: Plan) -> Any:
         raise TrialError("`train.py` ended with exit code 1", reason="crashed")

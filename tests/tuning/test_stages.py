@@ -39,12 +39,14 @@ FUSED_ALONE = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUND
 class Proofs:
     """A prover whose verdicts are given."""
 
-    plain: Any = "followed"
     has_plain = True
     applied: Any = ()
 
     def __init__(self, **tiers: str) -> None:
         self.tiers = tiers
+
+    def wait_for_plain(self) -> None:
+        """It has ended well."""
 
     def prove(self, plan: Plan) -> Verdict:
         return Verdict(self.tiers["_".join(plan.techniques)], "so it was given", 100)

@@ -261,9 +261,9 @@ def _by_remedy(
 ) -> Finding:
     assert best.ratio is not None
     cost = _saved_ms(step_ms, best.ratio.median)
-    at_most = nomination.at_most_ms
+    at_most, bound_words = nomination.at_most_ms, ""
     if bound is not None and bound.ratio is not None:
-        at_most = _saved_ms(step_ms, bound.ratio.median)
+        at_most, bound_words = _saved_ms(step_ms, bound.ratio.median), nomination.bound_words
     (name,) = best.plan.techniques
     numerics = best.numerics
     remedy = best.words
@@ -271,7 +271,8 @@ def _by_remedy(
         exact = [t for t in remedies if t.ratio and t.numerics == "exact"]
         remedy += f"; keeping every bit: {exact[0].words}" if exact else ""
     if not is_recipe:
-        remedy += f". In the script: {nomination.advice[name]}"
+        in_script = nomination.advice.get(str(best.plan)) or nomination.advice[name]
+        remedy += f". In the script: {in_script}"
     return Finding(
         rule=nomination.rule,
         kind=nomination.kind,
@@ -285,6 +286,7 @@ def _by_remedy(
         plan=best.plan.techniques,
         numerics=numerics,
         confidence=_confidence(best.ratio, best.floor),
+        bound_words=bound_words,
     )
 
 

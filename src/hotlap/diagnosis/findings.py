@@ -35,6 +35,9 @@ class Finding:
     """The plan that removes the cost; empty where only an edit of the script does."""
     numerics: str
     confidence: str
+    bound_words: str = ""
+    """What was done to the script to measure `at_most_ms`, as in `with one batch served again and
+    again`; empty if it is the time that the watched run spent there."""
 
 
 @dataclass(frozen=True)

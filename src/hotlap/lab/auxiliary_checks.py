@@ -15,6 +15,8 @@ BUFFER_LIMIT = 0.02
 run's."""
 OUTPUT_LIMIT = 1e-4
 """Error of what a model gives in evaluation, as a share of its length; likewise."""
+NO_BUFFERS = "the model has no buffers"
+NO_AVERAGES = "no copy of the model was found"
 AVERAGE_LIMIT = 1e-3
 """By how much of itself a share may differ by which an average moves towards the weights."""
 _ONCE = 0.5
@@ -51,7 +53,7 @@ def check_buffers(sampled: SampledSteps, *, is_narrow: bool) -> Check:
         return Check("buffers", "failed", f"{words}; different: {_list_names(wrong)}")
     if untold:
         return Check("buffers", "partial", f"{words}; not repeatable: {_list_names(untold)}")
-    return Check("buffers", "passed", words if names else "the model has no buffers")
+    return Check("buffers", "passed", words if names else NO_BUFFERS)
 
 
 def check_averages(plain: Record, other: Record) -> Check:
@@ -82,7 +84,7 @@ def check_averages(plain: Record, other: Record) -> Check:
             )
             return Check("averages", "failed", words)
     if not theirs:
-        return Check("averages", "passed", "no copy of the model was found")
+        return Check("averages", "passed", NO_AVERAGES)
     words = f"{len(theirs)} copies of the model move as in the plain run at each update"
     return Check("averages", "passed", words)
 

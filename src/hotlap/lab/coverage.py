@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.lab.auxiliary_checks import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
+from hotlap.lab.auxiliary_checks import (
+    AVERAGE_LIMIT,
+    BUFFER_LIMIT,
+    NO_AVERAGES,
+    NO_BUFFERS,
+    OUTPUT_LIMIT,
+)
 from hotlap.lab.check import Check
 from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.sampled_steps import (
@@ -20,6 +26,7 @@ from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STA
 Record = Mapping[str, Any]
 BEYOND = "everything after step"
 """What the line on steps beyond the horizon begins with."""
+OF_STEPS = "of the steps"
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Limit:
     def __str__(self) -> str:
         if self.smallest == 0:
             return f"{self.of}: any bit"
+        if self.unit == OF_STEPS:
+            return f"{self.of}: {self.smallest:.0%} {self.unit}"
         return f"{self.of}: {self.smallest:.1e} {self.unit}"
 
 
@@ -74,7 +83,12 @@ def limits(
         is_exact: losses, weights and buffers were equal to the plain run's, bit for bit.
         is_narrow: the plan computes in formats that are narrower than the plain run's.
     """
-    passed = {check.name: check.limit for check in checks if check.state == "passed"}
+    absent = (NO_BUFFERS, NO_AVERAGES)
+    passed = {
+        check.name: check.limit
+        for check in checks
+        if check.state == "passed" and check.evidence not in absent
+    }
     found = []
     if "batches" in passed:
         found.append(Limit("batches", 0.0, ""))
@@ -101,7 +115,7 @@ def limits(
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
         # All samples miss that share once in twenty times.
         share = 1 - 0.05 ** (1 / len(sampled.rows))
-        found.append(Limit("other gradients in some steps", share, "of the steps"))
+        found.append(Limit("other gradients in some steps", share, OF_STEPS))
     if "buffers" in passed:
         limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
         found.append(Limit("buffers, in all steps", limit, "of their change"))

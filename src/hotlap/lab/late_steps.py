@@ -70,7 +70,7 @@ def judge_late(verdict: Verdict, late: LateSteps, sampled: SampledSteps) -> Verd
     check = _check(late, sampled)
     checks = (*verdict.checks, check)
     if check.state == "passed":
-        beyond = f", except the updates of {len(late.rows)} steps after step {late.after}"
+        beyond = f", except {len(late.rows)} steps after step {late.after}"
         left = (f"{line}{beyond * line.startswith(BEYOND)}" for line in verdict.not_checked)
         words = f"{verdict.evidence}; late: {check.evidence}"
         return replace(verdict, evidence=words, checks=checks, not_checked=tuple(left))

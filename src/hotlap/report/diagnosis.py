@@ -91,9 +91,12 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _most(finding: Finding) -> str:
+    most = f"{finding.at_most_ms:.2f}"
     if finding.cost_ms > finding.at_most_ms:
-        return f"more than the {finding.at_most_ms:.2f} that the watched run spent there"
-    return f"a perfect remedy would save at most {finding.at_most_ms:.2f}"
+        return f"more than the {most} that the watched run spent there"
+    if finding.bound_words:
+        return f"{finding.bound_words}, a step takes {most} ms less"
+    return f"the watched run spent {most} there"
 
 
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:

@@ -50,14 +50,15 @@ def _headline(tuning: Tuning, console: Console) -> None:
     if tuning.live is not None and tuning.fresh is not None:
         console.print(
             f"In fresh processes: {figures(tuning.fresh)}; switched on and off in the watched "
-            f"process, at its age: {figures(tuning.live)}."
+            f"process, which had taken more steps: {figures(tuning.live)}. Steps may become "
+            "slower later in a run."
         )
     whole = tuning.whole_run
     before, after = whole["baseline"].seconds, whole["best"].seconds
     if before is not None and after is not None:
         console.print(
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
-            f"predicted, set-up included{_beside(whole['baseline'].slowed)}."
+            f"predicted, set-up and evaluation included{_beside(whole['baseline'].slowed)}."
         )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
@@ -82,7 +83,9 @@ def _hints(tuning: Tuning, console: Console) -> None:
 def _proven_plans(tuning: Tuning, console: Console) -> None:
     if not tuning.proven_plans:
         return
-    table = Table(title="The fastest plan of each tier", title_justify="left", box=None)
+    is_fresh = all(rung.speedup == rung.fresh for rung in tuning.proven_plans)
+    title = "The fastest plan of each tier" + ", in fresh processes" * is_fresh
+    table = Table(title=title, title_justify="left", box=None)
     for name in ("tier", "speed-up", "plan"):
         table.add_column(name)
     for rung in tuning.proven_plans:

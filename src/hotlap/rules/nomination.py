@@ -16,7 +16,8 @@ class Nomination:
     remedies: tuple[Plan, ...]
     """Tried in this order; the one that gains most is proposed."""
     advice: Mapping[str, str]
-    """Technique -> what a user who edits the script could do in its place."""
+    """Technique, or plan as text where options differ -> what a user who edits the script could do
+    in its place."""
     at_most_ms: float
     """Per step; the time that a perfect remedy could take away, as the trace shows it."""
     bound: Plan | None = None

@@ -18,6 +18,8 @@ from hotlap.trace.schema import Trace
 WORTH_A_TRIAL = 0.03
 FREE_STEP = Plan({"free_step": {}})
 """Lets the optimizer do nothing: what a perfect one would give."""
+_FUSED = Plan({"optimizer": {"implementation": "fused"}})
+_FOREACH = Plan({"optimizer": {"implementation": "foreach"}})
 _WORTH_SAYING = 0.2
 """No optimizer is free; below this share of the step one without a remedy is none to speak of."""
 _OF_SPARSE = (
@@ -50,13 +52,12 @@ def nominate(trace: Trace) -> list[Nomination]:
                 f"{optimizer.parameters} tensors with {optimizer.elements:,} numbers"
                 + (", with sparse gradients" if optimizer.sparse else "")
             ),
-            remedies=(
-                Plan({"optimizer": {"implementation": "fused"}}),
-                Plan({"optimizer": {"implementation": "foreach"}}),
-            )
-            if has_other
-            else (),
-            advice={"optimizer": f"{kind}(..., fused=True), or foreach=True to keep every bit"},
+            remedies=(_FUSED, _FOREACH) if has_other else (),
+            advice={
+                "optimizer": f"{kind}(..., fused=True), or foreach=True to keep every bit",
+                str(_FUSED): f"{kind}(..., fused=True)",
+                str(_FOREACH): f"{kind}(..., foreach=True)",
+            },
             at_most_ms=spent,
             bound=FREE_STEP,
             bound_words="with an optimizer that does nothing",

@@ -276,8 +276,11 @@ def _answers(tuner: Tuner) -> tuple[HintAnswer, ...]:
         rows = [row for row in tuner.trials if row.plan == hint.plan]
         # In one process, if it was, as a diagnosis measures it, else the last one.
         rows.sort(key=lambda row: (row.race != 0, -row.race))
-        raced = next((row.speedup for row in rows if row.speedup is not None), None)
-        found.append(answer(hint, raced, _why_not_raced(tuner, hint.plan, rows), tuner.floor))
+        row = next((row for row in rows if row.speedup is not None), None)
+        where = "" if row is None else " in fresh processes" if row.race else " in one process"
+        raced = None if row is None else row.speedup
+        why = _why_not_raced(tuner, hint.plan, rows)
+        found.append(answer(hint, raced, why, tuner.floor, where))
     return tuple(found)
 
 

@@ -90,7 +90,9 @@ def _candidate(
     return Candidate(name, dict(options), claims, technique.excludes), ""
 
 
-def answer(hint: Hint, raced: Ratio | None, reason: str, floor: float) -> HintAnswer:
+def answer(
+    hint: Hint, raced: Ratio | None, reason: str, floor: float, where: str = ""
+) -> HintAnswer:
     """Say what a tuning found of a hint.
 
     Args:
@@ -98,13 +100,14 @@ def answer(hint: Hint, raced: Ratio | None, reason: str, floor: float) -> HintAn
         raced: what it gave alone here.
         reason: why it was not raced, if it was not.
         floor: how far identical runs were apart in the races.
+        where: it was raced, such as ` in one process`.
     """
     measured = f"{hint.plan}: the diagnosis measured {hint.measured:.2f}x"
     if raced is None:
         why = f"{measured}; not raced here: {reason}"
         return HintAnswer(hint.plan, hint.measured, None, why, agrees=False)
     words = (
-        f"{measured}, the race of this tuning {raced.median:.2f}x ({raced.low:.2f} to "
+        f"{measured}, the race of this tuning{where} {raced.median:.2f}x ({raced.low:.2f} to "
         f"{raced.high:.2f}, {raced.pairs} paired turns)"
     )
     agrees = raced.low / (1 + floor) <= hint.high and hint.low <= raced.high * (1 + floor)

@@ -95,7 +95,7 @@ def facts_of_tuning(document: Document) -> list[Fact]:
             Fact(
                 "the whole run, predicted",
                 f"{wording.seconds(whole['baseline_s'])} → {wording.seconds(whole['best_s'])}",
-                f"{wording.number(whole.get('planned_steps'))} steps, set-up included",
+                f"{wording.number(whole.get('planned_steps'))} steps, with set-up and evaluation",
             )
         )
     steps = f"over {wording.number(verdict.get('horizon_steps'))} steps"

@@ -17,7 +17,7 @@ from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
-from tests.lab.records import record
+from tests.lab.records import averaged, record
 
 
 def rows(error: float, plain: float = 1e-6) -> SampledSteps:
@@ -146,6 +146,17 @@ def test_a_verdict_says_what_it_covers_and_what_not() -> None:
     assert set(found.to_json()) > {"covers", "limits", "not_checked", "checks"}
 
 
+def test_a_copy_of_the_same_weights_has_the_same_bits() -> None:
+    def run(digest: str) -> dict[str, Any]:
+        return {**record(), "averages": [{**averaged(), "digests": ["a", digest]}]}
+
+    assert check_averages(run("b"), run("b")).state == "passed"
+    found = check_averages(run("b"), run("c"))
+    assert found.state == "failed" and "other bits" in found.evidence
+    # Of weights that were rounded in another way it has other bits, too.
+    assert check_averages(run("b"), {**run("c"), "weights": ["x"]}).state == "passed"
+
+
 @pytest.mark.parametrize("outcome", ["0123[not read: train.Boxes]", "unread: TypeError"])
 def test_an_evaluation_that_was_not_read_is_not_called_equal(outcome: str) -> None:
     plain = {**record(), "evaluated": [[0, 10, "in", outcome], [0, 20, "in", outcome]]}
@@ -164,7 +175,8 @@ def test_nothing_evaluated_is_said() -> None:
     lines = not_checked([Check("averages", "partial", "none looked for")], covers(plain))
     assert "averages: none looked for" in lines
     assert any(line.startswith("evaluation") for line in lines)
-    assert not any(line.startswith("saving") for line in lines)
+    assert "saving: what is saved" in lines
+    assert not any("computes from" in line for line in lines)
 
 
 def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:

@@ -10,6 +10,7 @@ from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from hotlap.trial import digest
 from hotlap.trial.custody import Custody
+from hotlap.trial.repetition_ways import BUFFER
 from tests.lab.records import record
 
 STARTS = {
@@ -28,6 +29,34 @@ def test_another_start_is_changed_and_named(start: dict[str, Any]) -> None:
     found = check_start(record(), {**record(), "start": start}, "weights (first at 1)")
     assert found.state == "not_made"
     assert check_start(record(), record(), None).state == "passed"
+
+
+def test_buffers_start_as_in_the_plain_run() -> None:
+    parameters = record()["start"]
+    plain = {**record(), "start": {**parameters, "1.scale": [5, BUFFER]}}
+    other = {**record(), "start": {**parameters, "1.scale": [6, BUFFER]}}
+    found = check_start(plain, plain, None)
+    assert found.evidence == "2 parameters and 1 buffers start bit-equal"
+    found = check_start(plain, other, None)
+    assert found.state == "failed" and "1.scale of 2 parameters and 1 buffers" in found.evidence
+    # In two plain runs it differed.
+    found = check_start({**plain, "start": {**parameters, "1.scale": None}}, other, None)
+    assert found.state == "partial" and found.evidence.endswith("except 1.scale")
+
+
+def test_buffers_change_where_they_change_in_the_plain_run() -> None:
+    plain = {**record(), "buffers_moved": [[4, ["1.scale"]]], "buffers_changed": ["1.mean"]}
+    assert check_custody(plain, plain).state == "passed"
+    for other, words in (
+        ({"buffers_moved": [[4, ["1.scale"]], [9, ["1.mean"]]]}, "update 9 and before the next"),
+        ({"buffers_moved": []}, "the buffer 1.scale does not change"),
+        ({"buffers_changed": ["1.mean", "1.scale"]}, "steps change the buffers 1.scale"),
+    ):
+        found = check_custody(plain, {**plain, **other})
+        assert found.state == "failed" and words in found.evidence
+    # A value may decide whether a step changes one.
+    assert check_custody(plain, {**plain, "buffers_changed": []}).state == "passed"
+    assert check_custody({**plain, "buffers_moved": None}, plain).state == "passed"
 
 
 @pytest.mark.parametrize("key", ["moved", "state_moved", "carried_moved"])

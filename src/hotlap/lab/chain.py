@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotlap.lab.check import Check
+from hotlap.trial.repetition_ways import BUFFER
 
 _SHOWN = 3
 
@@ -14,7 +15,8 @@ _SHOWN = 3
 def check_start(
     plain: Mapping[str, Any], other: Mapping[str, Any], plain_repeats: str | None
 ) -> Check:
-    """Compare what is trained before the first update: values, and whether it takes gradients.
+    """Compare what there is before the first update: parameters, whether they take gradients, and
+    buffers.
 
     Args:
         plain: record of a plain run.
@@ -25,10 +27,16 @@ def check_start(
     if not theirs or ours is None:
         return Check("start", "not_made", "no model was seen before the first update")
     names = sorted({*theirs, *ours})
+    not_repeated = [name for name, held in theirs.items() if held is None]
     differ = [name for name in names if theirs.get(name) != ours.get(name)]
+    differ = [name for name in differ if name not in not_repeated]
+    buffers = sum(held is None or held[1] == BUFFER for held in theirs.values())
+    words = f"{len(theirs) - buffers} parameters" + f" and {buffers} buffers" * bool(buffers)
     if not differ:
-        return Check("start", "passed", f"{len(theirs)} parameters start bit-equal")
-    words = f"{_list_some(differ)} of {len(theirs)} parameters do not start as in the plain run"
+        except_ = f", except {_list_some(not_repeated)}" * bool(not_repeated)
+        state = "partial" if not_repeated else "passed"
+        return Check("start", state, f"{words} start bit-equal{except_}")
+    words = f"{_list_some(differ)} of {words} do not start as in the plain run"
     if plain_repeats is not None:
         return Check("start", "not_made", f"{words}, and two plain runs differ in {plain_repeats}")
     return Check("start", "failed", words)
@@ -55,11 +63,29 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
         if less:
             words = f"before {_updates(less)} the {words} did not change since the previous one"
             return Check("custody", "failed", f"{words}; not so in the plain run")
+    if words := _other_buffers(plain, other):
+        return Check("custody", "failed", f"{words}; not so in the plain run")
     own = len(plain["moved"])
     words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
         words += f", except {own} before which the script itself changes the weights"
     return Check("custody", "passed", words)
+
+
+def _other_buffers(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return in words which buffers change otherwise than in the plain run; empty if none."""
+    theirs, ours = plain.get("buffers_moved"), other.get("buffers_moved")
+    # None where two plain runs differ in them.
+    if theirs is None or ours is None:
+        return ""
+    theirs, ours = ({(at, name) for at, names in rows for name in names} for rows in (theirs, ours))
+    for rows, words in ((ours - theirs, "changes"), (theirs - ours, "does not change")):
+        if rows:
+            at, name = min(rows)
+            return f"after update {at} and before the next forward the buffer {name} {words}"
+    # A step may change what it does by a value, which rounding may change.
+    more = sorted(set(other["buffers_changed"]) - set(plain["buffers_changed"]))
+    return f"steps change the buffers {_list_some(more)}" if more else ""
 
 
 def _updates(numbers: Sequence[int]) -> str:

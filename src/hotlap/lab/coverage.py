@@ -105,7 +105,7 @@ def limits(
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),
             Limit("weights lost in each update", DECAY_LIMIT * FLOAT32, "of a weight"),
-            Limit("one update", EACH_LIMIT, "of its norm"),
+            Limit("one update, in all parts of a tensor", EACH_LIMIT, "of its norm"),
             Limit("optimizer's state after one update", STATE_LIMIT * FLOAT32, "of its norm"),
         ]
     elif "update" in passed:
@@ -124,7 +124,7 @@ def limits(
     if "evaluation" in passed:
         stated = [row.get("limit", OUTPUT_LIMIT) for row in sampled.evaluations]
         limit = NARROW_LIMIT if is_narrow else max(stated, default=OUTPUT_LIMIT)
-        found.append(Limit("outputs in evaluation", limit, "of their norm"))
+        found.append(Limit("outputs in evaluation, in all forwards", limit, "of their norm"))
     return tuple(found)
 
 
@@ -141,6 +141,11 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         found.append("evaluation: no evaluation within the horizon")
     if not covered["averages"]:
         found.append("averages of the weights, unless in a module, a list or a dict")
-    if not covered["saved"]:
-        found.append("saving: no save was recorded within the horizon")
+    found.append(
+        "saving: what is saved"
+        if covered["saved"]
+        else "saving: no save was recorded within the horizon"
+    )
+    if covered["evaluations"]:
+        found.append("what the script computes from the model's outputs in evaluation")
     return tuple(found)

@@ -21,6 +21,7 @@ from hotlap.lab.updates import unrepeated_generators
 from hotlap.lab.verdict import repeats_itself
 from hotlap.plan import Plan
 from hotlap.trial.gradient_rows import end_rows, is_begun
+from hotlap.trial.repetition_ways import BUFFER
 
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 _ROOM = 3.0
@@ -128,7 +129,11 @@ class FollowedRuns:
         self.differs = repeats_itself(self.plain, again)
         if self.plain["buffers"] != again["buffers"]:
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
-            self.plain["buffers"] = None
+            self.plain["buffers"] = self.plain["buffers_moved"] = None
+        started = self.plain["start"]
+        for name in [n for n, held in started.items() if held and held[1] == BUFFER]:
+            if again["start"].get(name) != started[name]:
+                started[name] = None
         if check_averages(self.plain, again).state == "failed":
             self.plain["averages"] = None
         if _read(self.plain) != _read(again):

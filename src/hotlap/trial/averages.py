@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from hotlap.distributed.shares import local_of
+from hotlap.trial import digest
 from hotlap.trial.elements import Elements, Vector
 
 _ELEMENTS = 1024
@@ -76,7 +77,7 @@ class Averages:
         self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool = True
     ) -> bool:
         try:
-            copy = _Copy(number, id(held), read, weights, is_sure=is_sure)
+            copy = _Copy(number, held, read, weights, is_sure=is_sure)
         except Exception:
             # What cannot be read cannot be followed, and is none of the script's concern.
             return False
@@ -236,14 +237,17 @@ class _Copy:
 
     Args:
         number: of the module that is trained, among the roots.
-        key: what tells the copy from others.
+        held: the copy.
         read: its tensors, None when it is no more.
         weights: those of the trained module, in the same order.
         is_sure: False if only its movements tell whether it is an average.
     """
 
-    def __init__(self, number: int, key: int, read: Read, weights: Read, *, is_sure: bool) -> None:
-        self.number, self.key, self.since = number, key, 0
+    def __init__(self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool) -> None:
+        self.number, self.key, self.since = number, id(held), 0
+        # Of a container only the tensors that are followed.
+        self._whole = weakref.ref(held) if isinstance(held, torch.nn.Module) else None
+        self._digests: list[str] = []
         self._tensors, self._weights, self._is_sure = read, weights, is_sure
         generator = torch.Generator().manual_seed(number)
         tensors, trained = read() or (), weights() or ()
@@ -275,6 +279,9 @@ class _Copy:
             if tensors is None or trained is None:
                 return False
             now, weights = self._read(tensors), self._read(trained)
+            module = None if self._whole is None else self._whole()
+            others = () if module is None else module.buffers()
+            self._digests.append(digest.of_nested([*tensors, *others]))
         except Exception:
             return False
         with numpy.errstate(all="ignore"):
@@ -295,4 +302,5 @@ class _Copy:
             "moved": [row[0] for row in self._rows],
             "doubt": [row[1] for row in self._rows],
             "rest": [row[2] for row in self._rows],
+            "digests": self._digests,
         }

@@ -6,6 +6,8 @@ PLAIN = "plain"
 """As the plain script computes it."""
 LAID_OUT = "laid_out"
 """As the plain script computes it, with the weights in the memory format of a plan."""
+BUFFER = "buffer"
+"""Stands in a record's `start` where a parameter has whether it takes a gradient."""
 CARRIED_INPUT = "carried input"
 """Begins the name of a state that a model returns and is called with again, among buffers."""
 

@@ -16,6 +16,7 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.trace import event_kinds
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
+from hotlap.trial.buffer_custody import BufferCustody, start_of
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
@@ -45,7 +46,7 @@ class Verify(Part):
         self._session, self._watch = session, watch
         self._inputs = _Inputs()
         self._start: dict[str, list[Any]] = {}
-        self._buffers: list[str] = []
+        self._buffers = BufferCustody()
         self._custody = Custody()
         self._carried = Carried()
         self._carried_moved: list[int] = []
@@ -69,10 +70,9 @@ class Verify(Part):
         self._evaluations.watch(module, len(self._watch.roots))
         # A model that comes later may have been made of what was trained by then.
         if not self.weights:
+            started = start_of(module.named_parameters(), module.named_buffers())
             number = len(self._watch.roots)
-            for name, parameter in module.named_parameters():
-                held = [digest.of_tensor(parameter), parameter.requires_grad]
-                self._start[f"{number}.{name}"] = held
+            self._start |= {f"{number}.{name}": held for name, held in started.items()}
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
@@ -88,6 +88,7 @@ class Verify(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
+        self._buffers.forward_begins(self._watch.roots)
         self._inputs.forward_begins(inputs, len(self.weights))
         carried = self._carried.forward_begins(inputs)
         if self._carried.was_changed:
@@ -139,8 +140,7 @@ class Verify(Part):
         self._custody.update_ends(stepper.number, optimizer, self.weights[-1])
         with hide_own_optimizer():
             self._follower.update_ends(stepper.number, optimizer)
-        buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
-        self._buffers.append(digest.of_nested(buffers))
+        self._buffers.update_ends(self._watch.roots)
         if not self.batches:
             self._inputs.new_step()
 
@@ -183,7 +183,7 @@ class Verify(Part):
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
                 "start": self._start,
-                "buffers": self._buffers,
+                **self._buffers.report(),
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
                 "carried_moved": self._carried_moved,

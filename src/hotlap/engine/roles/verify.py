@@ -32,6 +32,7 @@ from hotlap.engine.steps import StepDone, steps_of
 from hotlap.sequences.padding import Pad
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
+from hotlap.trial.buffer_custody import BufferCustody, start_of
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
@@ -202,11 +203,8 @@ class _Recorded:
         self.sampler = _Sampler(built, trial)
         self._evaluated: list[list[Any]] = []
         self._epochs = 0
-        self._start = {
-            name: [digest.of_tensor(weight), weight.requires_grad]
-            for name, weight in trained_parameters(built).items()
-        }
-        self._buffers: list[str] = []
+        self._start = start_of(trained_parameters(built).items(), built.model.named_buffers())
+        self._buffers = BufferCustody()
         self._custody = Custody()
         self._follower = follower_of(trial.config.options)
         self._averages = Averages()
@@ -239,6 +237,7 @@ class _Recorded:
             self._custody.update_begins(
                 0, self.built.optimizer, trained_weights(self.built).values()
             )
+            self._buffers.forward_begins([self.built.model])
             yield micros
 
     def take(self, horizon: int) -> None:
@@ -250,7 +249,7 @@ class _Recorded:
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))
             self._custody.update_ends(0, self.built.optimizer, self.weights[-1])
-            self._buffers.append(digest.of_nested(list(self.built.model.buffers())))
+            self._buffers.update_ends([self.built.model])
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
@@ -280,7 +279,7 @@ class _Recorded:
             "loss_digests": self.loss_digests,
             "weights": self.weights,
             "start": self._start,
-            "buffers": self._buffers,
+            **self._buffers.report(),
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
             "delivered": self.delivered.custody.report(),

@@ -16,6 +16,8 @@ def record() -> dict[str, Any]:
         "weights": [f"w{i}" for i in range(STEPS)],
         "start": {"0.weight": [7, True], "0.bias": [8, True]},
         "buffers": ["b"] * STEPS,
+        "buffers_moved": [],
+        "buffers_changed": [],
         "moved": [],
         "state_moved": [],
         "carried_moved": [],

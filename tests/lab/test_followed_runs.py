@@ -57,6 +57,7 @@ LEARNS_OTHERWISE: dict[str, dict[str, Any]] = {
     "start": {"start": {"0.weight": [9, True], "0.bias": [8, True]}},
     "evaluation": {"evaluated": []},
     "averages": {"averages": []},
+    "buffers in between": {"buffers_moved": [[3, ["1.scale"]]]},
     "draws": other_draws("n"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 from hotlap.errors import HotlapError
 from hotlap.host.memory import available_bytes
 from hotlap.lab.auxiliary_checks import check_averages
-from hotlap.lab.chain import check_start
+from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.run_checks import check_batches
 from hotlap.lab.trial import Lab
@@ -127,7 +127,7 @@ class FollowedRuns:
     def _compare(self, again: dict[str, Any]) -> None:
         self._is_compared = True
         self.differs = repeats_itself(self.plain, again)
-        if self.plain["buffers"] != again["buffers"]:
+        if any(self.plain[key] != again[key] for key in ("buffers", "buffers_moved")):
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
             self.plain["buffers"] = self.plain["buffers_moved"] = None
         started = self.plain["start"]
@@ -249,6 +249,7 @@ def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: 
     made = (check_batches(plain, other, None), check_start(plain, other, None))
     return (
         all(check.state in ("passed", "partial") for check in made)
+        and check_custody(plain, other).state != "failed"
         and check_averages(plain, other).state != "failed"
         and _read(plain) == _read(other)
         and not unrepeated_generators(plain, other)

@@ -28,10 +28,13 @@ batches: the batches that reached the model are bit-equal to the plain run's.
 
 hyperparameters: every hyperparameter is the plain run's, and each update changes the weights.
 
-start: parameters start bit-equal to the plain run's, and require gradients where those do.
+start: parameters and buffers start bit-equal to the plain run's, and parameters require gradients
+where those do. The optimizer's state is not looked at before the first update.
 
 custody: each update starts from the weights and the optimizer state that the previous one left.
-What the script itself changes in between, it must change at the same updates.
+What the script itself changes in between, it must change at the same updates. Buffers change
+between two steps only where they do in the plain run, and no step changes others than its steps do.
+A parameter that no optimizer has is looked at before the first update only.
 
 delivery: each update gets the gradients that backward computed since the last one, on sampled
 elements. If the plain run clips or scales them in between, they must follow from the same clipping
@@ -47,7 +50,8 @@ updates: each update is repeated in float64 on sampled elements, from the gradie
 that the optimizer got. Learning rate and weight decay are estimated from all updates. Optimizers
 that do not treat each element by itself are checked at sampled steps only.
 
-averages: copies of the model, as for an exponential moving average, change as in the plain run.
+averages: copies of the model, as for an exponential moving average, change as in the plain run:
+on sampled elements, and in every bit where the weights have the plain run's bits.
 
 Checked at sampled steps, which are sampled again for each proof, and at steps whose gradient
 suddenly differs from the plain run's:

@@ -37,6 +37,7 @@ MASTERS = {**FUSED, "master_weights": {}}
 BEST = {**MASTERS, "compile": {"region": "loss"}, "pinned": {}}
 CHUNKS = {**BEST, "chunked_loss": {"rows": 16384}}
 SHORT = {**CHUNKS, "compile": {"region": "loss", "short_gelu": True}}
+GRAPHED = {**SHORT, "cuda_graph": {}}
 TUNED = {"compile": {"region": "loss", "tune_kernels": True}}
 
 
@@ -72,6 +73,7 @@ HEADLINE = (
         is_peer=True,
         keeps_trace=True,
     ),
+    Rung("engine on nanoGPT, batch 64, in a graph", 25, 64, GRAPHED, is_peer=True),
     Rung("nanoGPT, batch 64", 20, 64, is_peer=True),
     Rung("engine on nanoGPT, batch 128, chunks, short GELU", 30, 128, SHORT, is_peer=True),
     Rung("nanoGPT, batch 128", 30, 128, is_peer=True),

@@ -155,6 +155,18 @@ def test_a_save_cuts_a_block_and_the_run_goes_on_from_it(
             assert file.read_bytes() == (mine / file.name).read_bytes(), f"{name}/{file.name}"
 
 
+def test_a_single_step_between_two_blocks_of_an_epoch_counts_in_its_loss(
+    devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    del devices
+    # Each epoch has 12 whole steps, and a save after every fourth cuts blocks of 3.
+    one, many = (
+        trained(length, tmp_path / str(length), {"batch_size": 4}, save_every="4steps")
+        for length in (1, 3)
+    )
+    assert [each.loss for each in many.epochs] == [each.loss for each in one.epochs]
+
+
 @pytest.mark.parametrize("stop", [pytest.param(9, marks=SLOW), 17, pytest.param(23, marks=SLOW)])
 def test_resumed_in_the_middle_of_what_was_a_block_it_ends_with_the_same_bits(
     stop: int, devices: list[FakeCuda], tmp_path: Path

@@ -270,7 +270,9 @@ def test_nothing_is_read_tensor_by_tensor() -> None:
 
 
 @pytest.mark.gpu
-def test_a_device_is_waited_for_once() -> None:
+@pytest.mark.parametrize("way", ["any device"], indirect=True)
+def test_a_device_is_waited_for_once(way: str) -> None:
+    del way
     given = [torch.randn(1 + number, device="cuda") for number in range(30)]
     expected = digest.of_nested([each.cpu() for each in given])
     # Factors are copied there once.

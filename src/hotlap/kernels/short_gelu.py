@@ -2,12 +2,14 @@
 
 On a GPU a GELU between two products is bound by erf's instructions, not by memory. The error of the
 formula is 1.5e-7 at most, far below what 16 bits hold: one result in 20,000 of bfloat16 is rounded
-otherwise.
+otherwise. It is written so that a GPU takes two thirds of the instructions of its plain form: a
+power of two in place of `exp`, and a root in place of a division, which is no single instruction.
 
 Source: Abramowitz and Stegun 1964, 7.1.26.
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -18,19 +20,23 @@ from hotlap import compat
 
 _P = 0.3275911
 _A = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+_HALVES = tuple(factor / 2 for factor in _A)
+_OF_ROOT = 0.5**0.5
+_OF_BELL = (0.5 / math.log(2)) ** 0.5
 _NARROW = (torch.bfloat16, torch.float16)
 
 
 def _parts(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the numbers in float32, exp(-x^2 / 2), and the normal distribution's integral."""
     wide = given.float()
-    root = wide.abs() * 0.5**0.5
-    bell = torch.exp(-root * root)
-    near = 1 / (1 + _P * root)
-    series = _A[3] + near * _A[4]
-    for factor in reversed(_A[:3]):
+    scaled = wide * _OF_BELL
+    bell = torch.exp2(-scaled * scaled)
+    divisor = 1 + wide.abs() * (_P * _OF_ROOT)
+    near = torch.rsqrt(divisor * divisor)
+    series = _HALVES[3] + near * _HALVES[4]
+    for factor in reversed(_HALVES[:3]):
         series = factor + near * series
-    tail = 0.5 * bell * near * series
+    tail = bell * near * series
     return wide, bell, torch.where(wide >= 0, 1 - tail, tail)
 
 

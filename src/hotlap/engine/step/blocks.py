@@ -74,9 +74,10 @@ class Blocks:
         self._graphs: dict[int, tuple[Graph, Gradients]] = {}
         self._order = torch.zeros(0, dtype=torch.int64)
         self._place = torch.zeros((), dtype=torch.int64, device=device.name)
-        self._totals = tuple(
-            torch.zeros((), dtype=torch.float64, device=device.name) for _ in range(2)
-        )
+        self._totals = torch.zeros(2, dtype=torch.float64, device=device.name)
+        """Sums of the epoch, as `Block` has them."""
+        self._given: Any = None
+        """What the last block gave away of them, and the version of those tensors."""
         self._epoch: DeviceEpoch | None = None
         self._form: Any = None
         """What the graphs depend on, beside their length."""
@@ -106,8 +107,7 @@ class Blocks:
         if count not in self._graphs and not self._capture(epoch, count):
             return None
         graph, gradients = self._graphs[count]
-        for mine, given in zip(self._totals, totals(), strict=True):
-            mine.copy_(given) if isinstance(given, torch.Tensor) else mine.fill_(given)
+        self._begin_totals(*totals())
         done = graph.replay()
         self._next = first + count
         self._wish.replays += count
@@ -117,9 +117,19 @@ class Blocks:
             self._ahead.count(count)
         epoch.count_gathered(count)
         loss, found, *items = done[-1].unbind()
-        after = self._totals[0].clone(), self._totals[1].clone()
-        block = Block(count, loss, TakenFlag(found), items[0] if items else None, after)
+        losses, counted = self._totals.clone().unbind()
+        self._given = losses, counted, losses._version
+        block = Block(count, loss, TakenFlag(found), items[0] if items else None, (losses, counted))
         return block, gradients
+
+    def _begin_totals(self, losses: Any, items: Any) -> None:
+        """Have the sums so far where the next block adds to them."""
+        given = self._given
+        # Single steps between two blocks are added to what was given away.
+        if given and losses is given[0] and items is given[1] and losses._version == given[2]:
+            return
+        for mine, given in zip(self._totals.unbind(), (losses, items), strict=True):
+            mine.copy_(given) if isinstance(given, torch.Tensor) else mine.fill_(given)
 
     def forget(self) -> None:
         """Forget what was captured."""
@@ -164,5 +174,5 @@ class Blocks:
         rows = torch.stack([self._attempt(micros) for micros in epoch.gather_steps(index)])
         self._place.add_(count * epoch.batch)
         losses, found, *items = rows.unbind(1)
-        add_to(self._totals, losses, found, items[0] if items else epoch.batch)
+        add_to(self._totals.unbind(), losses, found, items[0] if items else epoch.batch)
         return rows

@@ -14,6 +14,7 @@ from torch import nn
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import State
+from hotlap.attach.roles.networks import Networks
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
@@ -51,7 +52,7 @@ def test_every_generator_is_put_back() -> None:
 
 def test_a_repetition_begins_where_the_step_drew_its_first_number(tmp_path: Path) -> None:
     sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
-    sampler.batch(0, torch.ones(2), [])
+    sampler.batch(0, torch.ones(2), Networks(()))
     first = draw_everywhere()
     sampler._updates.append({"optimizer": 0, "update": 0})
     sampler.finish()
@@ -65,7 +66,7 @@ def drawing_sampler(folder: Path, **more: Any) -> StepSampler:
     sampler = StepSampler({"samples": [3], "folder": str(folder), **more})
     sampler.mark_step_boundary(3)
     torch.rand(3)
-    sampler.forward(3, (torch.arange(4.0),), [])
+    sampler.forward(3, (torch.arange(4.0),), Networks(()))
     sampler._updates.append({"optimizer": 0, "update": 3})
     return sampler
 
@@ -95,12 +96,12 @@ def test_another_batch_than_the_captured_one_is_told_from_it(tmp_path: Path) -> 
 
 def test_a_step_with_batches_of_both_kinds_is_not_kept(tmp_path: Path) -> None:
     sampler = drawing_sampler(tmp_path)
-    sampler.batch(3, torch.ones(2), [])
+    sampler.batch(3, torch.ones(2), Networks(()))
     sampler.mark_step_boundary(4)
     assert not sampler.written
     assert "others did not" in sampler.reason
     at_own_places = drawing_sampler(tmp_path, at_own_places=True)
-    at_own_places.batch(3, torch.ones(2), [])
+    at_own_places.batch(3, torch.ones(2), Networks(()))
     at_own_places.mark_step_boundary(4)
     assert at_own_places.written
 
@@ -111,12 +112,12 @@ def test_a_step_in_a_format_that_no_file_has_is_not_kept(tmp_path: Path) -> None
         (torch.complex128, "a tensor has a format that cannot be kept: complex128"),
     ):
         sampler = StepSampler({"samples": [0, 1], "folder": str(tmp_path)})
-        sampler.batch(0, torch.ones(2, dtype=dtype), [])
+        sampler.batch(0, torch.ones(2, dtype=dtype), Networks(()))
         sampler._updates.append({"optimizer": 0, "update": 0})
         sampler.finish()
         assert (sampler.reason, len(sampler.written)) == (reason, int(not reason))
         # The script goes on.
-        sampler.batch(1, torch.ones(2), [])
+        sampler.batch(1, torch.ones(2), Networks(()))
         assert bool(sampler.wanted) is not bool(reason)
 
 
@@ -130,7 +131,7 @@ def test_a_full_disk_is_not_a_format(tmp_path: Path) -> None:
 def test_a_batch_in_any_layout_is_kept_or_said_not_to_be(tmp_path: Path) -> None:
     sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
     number = torch.complex(torch.ones(2), torch.ones(2))
-    sampler.batch(0, [torch.eye(2).to_sparse_csr(), number.conj()], [])
+    sampler.batch(0, [torch.eye(2).to_sparse_csr(), number.conj()], Networks(()))
     sampler._updates.append({"optimizer": 0, "update": 0})
     sampler.finish()
     repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
@@ -138,7 +139,7 @@ def test_a_batch_in_any_layout_is_kept_or_said_not_to_be(tmp_path: Path) -> None
     assert matrix.tolist() == [[1, 0], [0, 1]]
     assert conjugate.tolist() == [1 - 1j] * 2
     other = StepSampler({"samples": [0], "folder": str(tmp_path)})
-    other.batch(0, torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), [])
+    other.batch(0, torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), Networks(()))
     assert other.reason and not other._tensors
 
 
@@ -149,7 +150,7 @@ def test_an_update_of_complex_weights_is_repeated_with_both_halves(
     optimizer = torch.optim.Adam([weight], lr=0.1)
     monkeypatch.setattr(State, "optimizers", [weakref.ref(optimizer)])
     sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
-    sampler.batch(0, torch.ones(2), [])
+    sampler.batch(0, torch.ones(2), Networks(()))
     weight.grad = torch.tensor([0.5 + 2j, 1 - 3j])
     sampler.before_update(optimizer, 0)
     optimizer.step()
@@ -164,9 +165,9 @@ def test_an_update_of_complex_weights_is_repeated_with_both_halves(
 
 def test_a_step_after_a_batch_that_was_handed_over_draws_none(tmp_path: Path) -> None:
     sampler = StepSampler({"samples": [3], "folder": str(tmp_path)})
-    sampler.batch(2, torch.ones(2), [])
+    sampler.batch(2, torch.ones(2), Networks(()))
     sampler.mark_step_boundary(3)
-    sampler.forward(3, (torch.ones(2),), [])
+    sampler.forward(3, (torch.ones(2),), Networks(()))
     sampler.step_begins(3)
     assert not sampler.written
     assert "do not come from a DataLoader" in sampler.reason
@@ -257,7 +258,7 @@ def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
 
 def test_a_batch_that_cannot_be_kept_ends_sampling() -> None:
     sampler = StepSampler({"samples": [1, 2], "folder": "unused"})
-    sampler.batch(1, {"text": object()}, [])
+    sampler.batch(1, {"text": object()}, Networks(()))
     assert "objects that are not tensors" in sampler.reason
     assert not sampler.wanted
     no_loader = StepSampler({"samples": [1], "folder": "unused"})

@@ -38,25 +38,25 @@ def test_buffers_start_as_in_the_plain_run() -> None:
     found = check_start(plain, plain, None)
     assert found.evidence == "2 parameters and 1 buffers start bit-equal"
     found = check_start(plain, other, None)
-    assert found.state == "failed" and "1.scale of 2 parameters and 1 buffers" in found.evidence
+    assert found.state == "failed" and "1.scale (of 2 parameters and 1 buffers)" in found.evidence
     # In two plain runs it differed.
     found = check_start({**plain, "start": {**parameters, "1.scale": None}}, other, None)
     assert found.state == "partial" and found.evidence.endswith("except 1.scale")
 
 
 def test_buffers_change_where_they_change_in_the_plain_run() -> None:
-    plain = {**record(), "buffers_moved": [[4, ["1.scale"]]], "buffers_changed": ["1.mean"]}
+    plain = {**record(), "untrained_moved": {"1.scale": [4]}, "untrained_changed": ["1.mean"]}
     assert check_custody(plain, plain).state == "passed"
     for other, words in (
-        ({"buffers_moved": [[4, ["1.scale"]], [9, ["1.mean"]]]}, "update 9 and before the next"),
-        ({"buffers_moved": []}, "the buffer 1.scale does not change"),
-        ({"buffers_changed": ["1.mean", "1.scale"]}, "steps change the buffers 1.scale"),
+        ({"untrained_moved": {"1.scale": [4], "1.mean": [9]}}, "update 9 and before the next"),
+        ({"untrained_moved": {}}, "1.scale does not change"),
+        ({"untrained_changed": ["1.mean", "1.scale"]}, "steps change 1.scale"),
     ):
         found = check_custody(plain, {**plain, **other})
         assert found.state == "failed" and words in found.evidence
     # A value may decide whether a step changes one.
-    assert check_custody(plain, {**plain, "buffers_changed": []}).state == "passed"
-    assert check_custody({**plain, "buffers_moved": None}, plain).state == "passed"
+    assert check_custody(plain, {**plain, "untrained_changed": []}).state == "passed"
+    assert check_custody({**plain, "untrained_moved": None}, plain).state == "passed"
 
 
 @pytest.mark.parametrize("key", ["moved", "state_moved", "carried_moved"])
@@ -70,7 +70,7 @@ def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> 
 
 
 def test_buffers_belong_to_the_bits() -> None:
-    other = {**record(), "buffers": ["b"] * 39 + ["c"]}
+    other = {**record(), "untrained": ["b"] * 39 + ["c"]}
     verdict = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
     assert verdict.tier != "exact"
     assert judge(record(), record(), claimed=Numerics.EXACT, plain_repeats=None).tier == "exact"

@@ -50,14 +50,14 @@ def other_draws(name: str) -> dict[str, Any]:
     return {"followed": other}
 
 
-ROUNDED: dict[str, Any] = {"loss_digests": [7], "weights": ["x"], "buffers": ["x"]}
+ROUNDED: dict[str, Any] = {"loss_digests": [7], "weights": ["x"], "untrained": ["x"]}
 LEARNS_OTHERWISE: dict[str, dict[str, Any]] = {
     "batches": {"batches": ["x"] * STEPS},
     "inputs": {"inputs": ["x"] * STEPS},
     "start": {"start": {"0.weight": [9, True], "0.bias": [8, True]}},
     "evaluation": {"evaluated": []},
     "averages": {"averages": []},
-    "buffers in between": {"buffers_moved": [[3, ["1.scale"]]]},
+    "buffers in between": {"untrained_moved": {"1.scale": [3]}},
     "draws": other_draws("n"),
 }
 
@@ -67,7 +67,7 @@ LEARNS_OTHERWISE: dict[str, dict[str, Any]] = {
     ("claims_exact", "changed", "plain_runs"),
     [
         # A buffer may hold the time: what is equal otherwise is `exact` without it.
-        (False, {"buffers": ["x"]}, 2),
+        (False, {"untrained": ["x"]}, 2),
         (True, {}, 1),
         (False, {}, 1),
         (False, ROUNDED, 1),

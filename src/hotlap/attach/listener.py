@@ -23,6 +23,8 @@ class Listener:
     """True to be told of what else the script does, see `event_happens`."""
     wants_evaluation = False
     """True to be told of forwards without gradients, of modules that are watched."""
+    wants_others = False
+    """True to be told of forwards of modules that no optimizer trains."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
     clock: PhaseClock | None = None
@@ -98,6 +100,16 @@ class Listener:
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """A root, or a copy of one, was called without gradients, or in evaluation mode."""
 
+    def other_wanted(self, module: Any) -> bool:
+        """Has this outermost module parameters or buffers, and trains no optimizer any of them?"""
+        del module
+        return False
+
+    def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Such a module is called, a teacher for one; return its positional inputs, or others."""
+        del module
+        return inputs
+
     def backward_begins(self, loss: Any) -> None:
         """The outermost backward begins."""
 
@@ -149,6 +161,8 @@ class _State:
         """Outermost forwards in evaluation mode before the first training forward."""
         self.root_classes: dict[type, Any] = {}
         self.roots: IdentityTable[bool] = IdentityTable()
+        self.others: IdentityTable[bool] = IdentityTable()
+        """Modules that no optimizer trains, see `Listener.other_forward_begins`."""
         self.copies: IdentityTable[bool] = IdentityTable()
         """Modules of a root's class that are watched in evaluation only."""
         self.happening: set[str] = set()

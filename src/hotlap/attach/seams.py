@@ -226,6 +226,9 @@ def _patch_modules() -> None:
             if listener.wants_phases:
                 _patch_root_class(type(self))
                 return type(self).__call__(self, *args, **kwargs)
+        if not State.call_depth and listener.wants_others and _is_other(listener, self):
+            _patch_root_class(type(self))
+            return type(self).__call__(self, *args, **kwargs)
         if not (self.training or State.call_depth or State.roots.ids):
             State.early_evaluations += 1
         State.call_depth += 1
@@ -236,6 +239,30 @@ def _patch_modules() -> None:
 
     torch.nn.Module.__call__ = __call__
     State.root_classes[torch.nn.Module] = (original, __call__)
+
+
+def _is_other(listener: Listener, module: Any) -> bool:
+    if id(module) in State.others.ids:
+        return id(module) not in State.roots.ids
+    if id(module) in State.roots.ids or not listener.other_wanted(module):
+        return False
+    State.others.put(module, True)
+    return True
+
+
+def _call_untrained(
+    listener: Listener, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a module, which is no root or does not train now."""
+    if State.call_depth or not listener.wants_others or not _is_other(listener, module):
+        return original(module, *args, **kwargs)
+    args = listener.other_forward_begins(module, args)
+    # What it calls is a part of it.
+    State.call_depth += 1
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        State.call_depth -= 1
 
 
 def stop_looking_for_roots() -> None:
@@ -259,12 +286,12 @@ def _patch_root_class(kind: type) -> None:
         if listener is None or _is_traced() or _compiler._is_compiling_flag:
             return original(self, *args, **kwargs)
         if not (self.training and torch.is_grad_enabled()):
-            output = original(self, *args, **kwargs)
+            output = _call_untrained(listener, original, self, args, kwargs)
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
         if id(self) not in State.roots.ids:
-            return original(self, *args, **kwargs)
+            return _call_untrained(listener, original, self, args, kwargs)
         clock = listener.clock
         if clock is not None:
             clock.note((FORWARD, clock.now()))

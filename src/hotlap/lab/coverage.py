@@ -142,7 +142,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     if not covered["averages"]:
         found.append("averages of the weights, unless in a module, a list or a dict")
     found.append(
-        "saving: what is saved"
+        "saving: files other than those of `torch.save`, and single tensors among those"
         if covered["saved"]
         else "saving: no save was recorded within the horizon"
     )

@@ -15,6 +15,7 @@ from hotlap.lab.auxiliary_checks import check_averages
 from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.run_checks import check_batches
+from hotlap.lab.saves_check import check_saves
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.lab.updates import unrepeated_generators
@@ -127,9 +128,11 @@ class FollowedRuns:
     def _compare(self, again: dict[str, Any]) -> None:
         self._is_compared = True
         self.differs = repeats_itself(self.plain, again)
-        if any(self.plain[key] != again[key] for key in ("buffers", "buffers_moved")):
+        if any(self.plain[key] != again[key] for key in ("untrained", "untrained_moved")):
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
-            self.plain["buffers"] = self.plain["buffers_moved"] = None
+            self.plain["untrained"] = self.plain["untrained_moved"] = None
+        if self.plain.get("saves") != again.get("saves"):
+            self.plain["saves"] = None
         started = self.plain["start"]
         for name in [n for n, held in started.items() if held and held[1] == BUFFER]:
             if again["start"].get(name) != started[name]:
@@ -244,13 +247,16 @@ def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: 
     """
     has_its_bits = repeats_itself(plain, other) is None
     # Equal bits decide a verdict whatever is claimed, and a buffer that holds the time is none.
-    if (bit_by_bit and not has_its_bits) or (has_its_bits and plain["buffers"] != other["buffers"]):
+    if (bit_by_bit and not has_its_bits) or (
+        has_its_bits and plain["untrained"] != other["untrained"]
+    ):
         return False
     made = (check_batches(plain, other, None), check_start(plain, other, None))
     return (
         all(check.state in ("passed", "partial") for check in made)
         and check_custody(plain, other).state != "failed"
         and check_averages(plain, other).state != "failed"
+        and check_saves(plain, other).state == "passed"
         and _read(plain) == _read(other)
         and not unrepeated_generators(plain, other)
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_EACH = ("batches", "inputs", "loss_digests", "weights", "buffers")
+_EACH = ("batches", "inputs", "loss_digests", "weights", "untrained")
 """What is a digest for each step, or batch."""
 
 
@@ -25,7 +25,7 @@ def merge_ranks(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
         if any(record.get(key) is None for record in records):
             # What is not known of one rank is not known of the run.
             if key in first:
-                merged[key] = None if key == "buffers" else []
+                merged[key] = None if key == "untrained" else []
         else:
             # A loader that works ahead may have handed out one batch more in one of them.
             columns = zip(*(record[key] for record in records), strict=False)

@@ -121,7 +121,7 @@ def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check
     kinds = (
         ("loss_digests", "loss"),
         ("weights", "weights"),
-        ("buffers", "buffers"),
+        ("untrained", "buffers and what else no optimizer updates"),
         ("evaluated", "evaluation"),
     )
     for key, words in kinds:

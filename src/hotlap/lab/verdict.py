@@ -57,6 +57,7 @@ from hotlap.lab.sampled_steps import (
     check_update,
     confirm_failure,
 )
+from hotlap.lab.saves_check import check_saves
 from hotlap.lab.updates import check_participation, check_random, check_updates
 from hotlap.techniques import Numerics
 
@@ -69,6 +70,7 @@ _STEPS = {
     "random": check_random,
     "updates": check_updates,
     "averages": check_averages,
+    "saves": check_saves,
 }
 _OF_EVERY_STEP = ("batches", "hyperparameters", "start", *_STEPS)
 CHECKS = (*_OF_EVERY_STEP, "evaluation", "gradient", "update", "buffers", "losses")

@@ -29,12 +29,13 @@ batches: the batches that reached the model are bit-equal to the plain run's.
 hyperparameters: every hyperparameter is the plain run's, and each update changes the weights.
 
 start: parameters and buffers start bit-equal to the plain run's, and parameters require gradients
-where those do. The optimizer's state is not looked at before the first update.
+where those do. Modules that no optimizer trains, a teacher or a target network, are compared when
+they are first called; the optimizers' state, before their first updates.
 
 custody: each update starts from the weights and the optimizer state that the previous one left.
-What the script itself changes in between, it must change at the same updates. Buffers change
-between two steps only where they do in the plain run, and no step changes others than its steps do.
-A parameter that no optimizer has is looked at before the first update only.
+What the script itself changes in between, it must change at the same updates. Buffers, frozen
+parameters and modules that no optimizer trains change between two steps only where they do in the
+plain run, and no step changes others of them than its steps do.
 
 delivery: each update gets the gradients that backward computed since the last one, on sampled
 elements. If the plain run clips or scales them in between, they must follow from the same clipping
@@ -53,6 +54,9 @@ that do not treat each element by itself are checked at sampled steps only.
 averages: copies of the model, as for an exponential moving average, change as in the plain run:
 on sampled elements, and in every bit where the weights have the plain run's bits.
 
+saves: what the script saves with `torch.save` holds weights of the model, bit by bit, where it does
+in the plain run; if the weights are bit-equal to the plain run's, all saved tensors are.
+
 Checked at sampled steps, which are sampled again for each proof, and at steps whose gradient
 suddenly differs from the plain run's:
 
@@ -63,7 +67,7 @@ the script runs to the step by itself, and starts it from the captured weights.
 
 update: the whole update, with the plain run's hyperparameters.
 
-buffers: how the step changes the model's buffers, such as batch norm's statistics.
+buffers: how the step changes buffers, such as batch norm's statistics.
 
 evaluation: the same inputs are evaluated after the same updates; some forwards are repeated with
 their weights.

@@ -19,7 +19,10 @@ class Custody:
         """Updates before which weights have moved."""
         self.state_moved: list[int] = []
         """Updates before which the optimizer's state has moved."""
+        self.first_state: list[str] = []
+        """Of each optimizer, in the order of their first updates: its state before that."""
         self._left: dict[Hashable, tuple[str, str]] = {}
+        self._begun: set[Hashable] = set()
         self._updates = 0
 
     def update_begins(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
@@ -31,6 +34,9 @@ class Custody:
             weights: what it updates.
         """
         self._updates += 1
+        if key not in self._begun:
+            self._begun.add(key)
+            self.first_state.append(state_digest(optimizer))
         self.look(key, optimizer, weights)
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:

@@ -37,6 +37,7 @@ class AtOwnPlace(Part):
     """
 
     wants_phases = True
+    wants_others = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         options = session.config.options
@@ -64,12 +65,26 @@ class AtOwnPlace(Part):
         carried = self._findings.run_guarded(lambda: self._carried.forward_begins(inputs))
         current = self._repeated
         if current is None:
-            own = own_dtype(root.parameters())
-            # A batch may have been read ahead, in a step that was repeated.
-            return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
+            return self._narrow(root, inputs)
         if not self._is_known:
             inputs = self._findings.run_guarded(lambda: self._recognize(current, inputs, carried))
-        self._findings.run_guarded(lambda: current.load(self._watch.roots))
+        self._findings.run_guarded(lambda: current.load(self._findings.networks))
+        return nested.map_tensors(inputs, current.cast)
+
+    def _narrow(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs of a step that is not repeated."""
+        own = own_dtype(module.parameters())
+        # A batch may have been read ahead, in a step that was repeated.
+        return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
+
+    def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        networks = self._findings.networks
+        networks.note_call(module)
+        # The step that is waited for may begin with this, an evaluation may as well.
+        current = self._repeated or self._waiting
+        if current is None:
+            return self._narrow(module, inputs)
+        self._findings.run_guarded(lambda: current.load(networks, module))
         return nested.map_tensors(inputs, current.cast)
 
     def forward_ends(self, root: Any, output: Any) -> None:
@@ -83,7 +98,7 @@ class AtOwnPlace(Part):
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._repeated, self._is_known = waiting, False
-            self._findings.run_guarded(lambda: waiting.begin(self._watch.roots))
+            self._findings.run_guarded(lambda: waiting.begin(self._findings.networks))
 
     def _recognize(
         self, repeated: Repetition, inputs: tuple[Any, ...], carried: dict[int, int]
@@ -117,7 +132,7 @@ class AtOwnPlace(Part):
             return
         current, self._repeated = self._repeated, None
         if current is not None:
-            current.end(self._watch.roots)
+            current.end(self._findings.networks)
             if current.is_whole:
                 self._compare(current)
         if not self._queue:

@@ -24,6 +24,7 @@ class Reference(Part):
     """
 
     wants_phases = True
+    wants_others = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._watch = watch
@@ -50,7 +51,7 @@ class Reference(Part):
             if not self._queue:
                 self._findings.finish_trial()
             self._repeated = self._findings.repetition(*self._queue[0])
-            self._repeated.begin(self._watch.roots)
+            self._repeated.begin(self._findings.networks)
         return self._repeated.batch()
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -58,8 +59,12 @@ class Reference(Part):
         current = self._repeated
         if current is None:
             return inputs
-        self._findings.run_guarded(lambda: current.load(self._watch.roots))
+        self._findings.run_guarded(lambda: current.load(self._findings.networks))
         return nested.map_tensors(inputs, current.cast)
+
+    def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._findings.networks.note_call(module)
+        return self.forward_begins(module, inputs)
 
     def step_begins(self, optimizer: Any) -> None:
         current = self._repeated
@@ -80,7 +85,7 @@ class Reference(Part):
 
     def _end(self, repeated: Repetition) -> None:
         """Compare, if the script has taken the step as the captured run took it; else try again."""
-        repeated.end(self._watch.roots)
+        repeated.end(self._findings.networks)
         self._repeated = None
         if not repeated.is_whole:
             return

@@ -18,8 +18,9 @@ from hotlap import nested
 from hotlap.attach.listener import mute_listener
 from hotlap.attach.roles.carried import CapturedState
 from hotlap.attach.roles.evaluations import repeat
+from hotlap.attach.roles.networks import Networks, parameters_of
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
+from hotlap.attach.roles.sampling import place_of
 from hotlap.attach.roles.session import Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.rng import set_rng_states
@@ -48,6 +49,7 @@ class Findings:
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session, self._watch = session, watch
+        self.networks = Networks(watch.roots)
         self._dtype = session.config.options["dtype"]
         self.is_rounding = session.config.options["rounding"]
         """True if a plan may round as float32 does; else as a narrower format does."""
@@ -221,18 +223,23 @@ class Repetition:
         """True once the script has taken the batches and updates that the captured step took."""
         return self._batches == len(self.meta["specs"]) and self.updates == self.places
 
-    def begin(self, roots: list[Any]) -> None:
+    def begin(self, networks: Networks) -> None:
         """Load the weights; from here on the script computes in `dtype`."""
         model = (t for name, t in self.tensors.items() if name.startswith("model."))
         self._formats.enter_context(repeat_in_dtype(self.dtype, own_dtype(model)))
-        self.load(roots)
+        self.load(networks)
         if self.autocasts:
-            kind = next((tensor.device.type for _, tensor in states_of(roots)), "cpu")
+            kind = next((tensor.device.type for _, tensor in networks.states()), "cpu")
             self._formats.enter_context(torch.autocast(kind, dtype=torch.bfloat16))
 
-    def load(self, roots: list[Any]) -> None:
-        """Load what has not been loaded: a module may be called for the first time."""
-        for name, tensor in states_of(roots):
+    def load(self, networks: Networks, module: Any = None) -> None:
+        """Load what has not been loaded: a module may be called for the first time.
+
+        Args:
+            networks: whose tensors are loaded.
+            module: the only one of them, if not None.
+        """
+        for name, tensor in networks.states(module):
             captured = self.tensors.get(f"model.{name}")
             if captured is not None and name not in self._before:
                 self._before[name] = (tensor, tensor.data, tensor.requires_grad)
@@ -252,10 +259,10 @@ class Repetition:
         # Not `contiguous`, which leaves a tensor of one channel as it is.
         return tensor.to(memory_format=getattr(torch, self._memory_format))
 
-    def end(self, roots: list[Any]) -> None:
+    def end(self, networks: Networks) -> None:
         """Give the script its own weights back, and its own dtype."""
         self._formats.close()
-        self.buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(roots)}
+        self.buffers = {name: buffer.detach().clone() for name, buffer in networks.buffers()}
         self.buffers |= self.state.returned or {}
         for tensor, data, takes_gradient in self._before.values():
             tensor.grad = None

@@ -1,12 +1,12 @@
 """Captures single steps of a script to be repeated: batches, RNG states, weights, updates."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hotlap import nested
+from hotlap.attach.roles.networks import Networks, parameters_of
 from hotlap.attach.seams import known_optimizers
 from hotlap.distributed.shares import is_share
 from hotlap.rng import rng_states
@@ -41,7 +41,7 @@ class StepSampler:
 
     def _clear(self) -> None:
         self._draws_itself = False
-        self._roots: list[Any] = []
+        self._networks = Networks(())
         self._takes_gradient: dict[str, bool] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._specs: list[Any] = []
@@ -51,7 +51,7 @@ class StepSampler:
         self._states: dict[int, int] = {}
         """The same, once it has returned."""
 
-    def batch(self, step: int, batch: Any, roots: list[Any]) -> None:
+    def batch(self, step: int, batch: Any, networks: Networks) -> None:
         """A training batch is handed over; `step` steps have been taken before it."""
         if self._at_own_places:
             return
@@ -61,9 +61,9 @@ class StepSampler:
             self.finish()
         if self._step is None:
             # Before the first forward it is not known which modules are trained.
-            if step not in self.wanted and not (self.looks and roots):
+            if step not in self.wanted and not (self.looks and networks.roots):
                 return
-            self._begin(step, roots)
+            self._begin(step, networks)
             if self._step is None:
                 return
         if self._draws_itself:
@@ -94,20 +94,20 @@ class StepSampler:
             self._random = rng_states()
 
     def forward(
-        self, step: int, inputs: Any, roots: list[Any], carried: dict[int, int] | None = None
+        self, step: int, inputs: Any, networks: Networks, carried: dict[int, int] | None = None
     ) -> None:
         """A training forward begins; `step` steps have been taken before it.
 
         Args:
             step: steps before it.
             inputs: of the forward.
-            roots: modules that are trained.
+            networks: that the script has called.
             carried: which of the inputs the model has returned before, see `Carried`.
         """
         states, self._random = self._random, None
         if states is None or self._step is not None:
             return
-        self._begin(step, roots)
+        self._begin(step, networks)
         if self._step is None:
             return
         self._draws_itself = True
@@ -130,15 +130,22 @@ class StepSampler:
             for at, number in self._states.items():
                 self._keep(f"returned.{at}", returned[number])
 
-    def _begin(self, step: int, roots: list[Any]) -> None:
+    def _begin(self, step: int, networks: Networks) -> None:
         self._step = step
-        self._roots = roots
-        for name, tensor in states_of(roots):
+        self._networks = networks
+        self.keep_states()
+
+    def keep_states(self) -> None:
+        """Keep what is not kept yet of the step: a module may be called for the first time."""
+        if self._step is None or self._updates:
+            return
+        for name, tensor in self._networks.states():
             if is_share(tensor):
                 self._give_up("each rank holds a share of the parameters (`fully_shard`)")
                 return
-            self._keep(f"model.{name}", tensor)
-            self._takes_gradient[name] = tensor.requires_grad
+            if name not in self._takes_gradient:
+                self._keep(f"model.{name}", tensor)
+                self._takes_gradient[name] = tensor.requires_grad
 
     def step_begins(self, step: int) -> None:
         """The first optimizer's step begins; `step` have been taken before it."""
@@ -180,7 +187,7 @@ class StepSampler:
             for key, parameter in parameters_of(optimizer):
                 self._keep(f"after.{len(self._updates) - 1}.{key}", parameter)
             # Each optimizer's update may follow on a forward: those of the last one stay.
-            for name, buffer in buffers_of(self._roots):
+            for name, buffer in self._networks.buffers():
                 self._keep(f"buffer.{name}", buffer)
 
     def finish(self) -> None:
@@ -230,39 +237,6 @@ def copy_for_storage(tensor: torch.Tensor) -> torch.Tensor:
     return dense.cpu().contiguous().clone()
 
 
-def states_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give the tensors that a step starts from, with a name for each.
-
-    They are what the trained modules hold, and what optimizers hold besides.
-    """
-    seen: set[int] = set()
-    for number, root in enumerate(roots):
-        for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
-            seen.add(id(tensor))
-            yield f"{number}.{name}", tensor
-    for number, optimizer in enumerate(known_optimizers()):
-        for key, parameter in parameters_of(optimizer):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"optimizer.{number}.{key}", parameter
-
-
-def buffers_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give the buffers of the trained modules, with the names that `states_of` gives them."""
-    for number, root in enumerate(roots):
-        for name, buffer in root.named_buffers():
-            yield f"{number}.{name}", buffer
-
-
 def place_of(optimizer: Any) -> int:
     """Return which of the process's optimizers this is, in the order that they were made."""
     return [id(known) for known in known_optimizers()].index(id(optimizer))
-
-
-def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return (group.position, parameter) of everything that the optimizer holds."""
-    return [
-        (f"{g}.{i}", parameter)
-        for g, group in enumerate(optimizer.param_groups)
-        for i, parameter in enumerate(group["params"])
-    ]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hotlap.attach import seams
@@ -95,6 +95,7 @@ class Session(Listener):
         self.wants_losses = any(part.wants_losses for part in parts)
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
+        self.wants_others = any(part.wants_others for part in parts)
         self.bind()
 
     def bind(self) -> None:
@@ -105,6 +106,7 @@ class Session(Listener):
         for name in _BEGINNINGS:
             setattr(self, name, _telling(self._hearers(name)))
         self.batch_ends = _passing_on(self._hearers("batch_ends"))
+        self.other_forward_begins = _passing_on(self._hearers("other_forward_begins"))
         self.after_backward = self._hearers("backward_ends")[::-1]
         self.after_zeroing = self._hearers("zeroing_ends")[::-1]
         self.clock = next((part.clock for part in self.parts if part.clock is not None), None)
@@ -138,14 +140,12 @@ class Session(Listener):
         for part in self.parts:
             part.optimizer_made(optimizer)
 
+    def other_wanted(self, module: Any) -> bool:
+        tensors = [*module.parameters(), *module.buffers()]
+        return bool(tensors) and not _is_any_trained(tensors)
+
     def root_wanted(self, module: Any) -> bool:
-        trained = {
-            id(parameter)
-            for optimizer in seams.known_optimizers()
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
-        if not any(id(parameter) in trained for parameter in module.parameters()):
+        if not _is_any_trained(module.parameters()):
             for part in self.parts:
                 part.other_called(module)
             return False
@@ -216,6 +216,17 @@ class Session(Listener):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_STOPPED)
+
+
+def _is_any_trained(tensors: Iterable[Any]) -> bool:
+    """Return whether an optimizer of the script has one of these."""
+    trained = {
+        id(parameter)
+        for optimizer in seams.known_optimizers()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return any(id(tensor) in trained for tensor in tensors)
 
 
 def _telling(hearers: Sequence[Callable[..., None]]) -> Callable[..., None]:

@@ -9,17 +9,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hotlap.attach.listener import State, hide_own_optimizer
 from hotlap.attach.roles.carried import Carried, memory_of
 from hotlap.attach.roles.evaluations import COPY, Evaluations
+from hotlap.attach.roles.networks import Networks
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
+from hotlap.attach.roles.saves import saved_row
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.trace import event_kinds
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
-from hotlap.trial.buffer_custody import BufferCustody, start_of
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
+from hotlap.trial.untrained_custody import UntrainedCustody, start_of
 from hotlap.trial.update_follower import follower_of
 
 
@@ -37,6 +39,7 @@ class Verify(Part):
     wants_phases = True
     wants_evaluation = True
     wants_events = True
+    wants_others = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self.batches: list[str] = []
@@ -46,7 +49,8 @@ class Verify(Part):
         self._session, self._watch = session, watch
         self._inputs = _Inputs()
         self._start: dict[str, list[Any]] = {}
-        self._buffers = BufferCustody()
+        self._networks = Networks(watch.roots)
+        self._untrained = UntrainedCustody()
         self._custody = Custody()
         self._carried = Carried()
         self._carried_moved: list[int] = []
@@ -58,6 +62,8 @@ class Verify(Part):
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
         self._saved = 0
+        self._saves: list[Any] = []
+        """Of each `torch.save`, see `saved_row`."""
         self._until: int | None = None
         """Steps at the end of the epoch in which the horizon was passed, 0 if that is far."""
         self._evaluations = Evaluations(self._sampler.folder)
@@ -68,11 +74,21 @@ class Verify(Part):
 
     def root_found(self, module: Any) -> None:
         self._evaluations.watch(module, len(self._watch.roots))
+        self._note_start(str(len(self._watch.roots)), module)
+
+    def _note_start(self, place: str, module: Any) -> None:
         # A model that comes later may have been made of what was trained by then.
         if not self.weights:
             started = start_of(module.named_parameters(), module.named_buffers())
-            number = len(self._watch.roots)
-            self._start |= {f"{number}.{name}": held for name, held in started.items()}
+            self._start |= {f"{place}.{name}": held for name, held in started.items()}
+
+    def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        number = self._networks.note_call(module)
+        if number:
+            self._note_start(f"other {number}", module)
+            self._sampler.keep_states()
+        self._untrained.forward_begins(self._networks.untrained())
+        return inputs
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
@@ -83,17 +99,17 @@ class Verify(Part):
             if self._watch.steps == 0 or self._watch.is_training(iterator):
                 self._inputs.new_step()
                 self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
-                self._sampler.batch(self._watch.steps, batch, self._watch.roots)
+                self._sampler.batch(self._watch.steps, batch, self._networks)
         return batch
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
-        self._buffers.forward_begins(self._watch.roots)
+        self._untrained.forward_begins(self._networks.untrained())
         self._inputs.forward_begins(inputs, len(self.weights))
         carried = self._carried.forward_begins(inputs)
         if self._carried.was_changed:
             self._carried_moved.append(len(self.weights))
-        self._sampler.forward(self._watch.steps, inputs, self._watch.roots, carried)
+        self._sampler.forward(self._watch.steps, inputs, self._networks, carried)
         return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
@@ -110,6 +126,9 @@ class Verify(Part):
 
     def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
         self._scales[id(optimizer)] = scaler.get_scale()
+
+    def object_saved(self, value: Any) -> None:
+        self._saves.append(saved_row(value, self._networks, len(self.weights)))
 
     def event_happens(self, kind: str) -> None:
         self._saved += kind == event_kinds.SAVE
@@ -140,7 +159,7 @@ class Verify(Part):
         self._custody.update_ends(stepper.number, optimizer, self.weights[-1])
         with hide_own_optimizer():
             self._follower.update_ends(stepper.number, optimizer)
-        self._buffers.update_ends(self._watch.roots)
+        self._untrained.update_ends(self._networks.untrained())
         if not self.batches:
             self._inputs.new_step()
 
@@ -183,7 +202,8 @@ class Verify(Part):
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
                 "start": self._start,
-                **self._buffers.report(),
+                **self._untrained.report(),
+                "first_state": self._custody.first_state,
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
                 "carried_moved": self._carried_moved,
@@ -191,6 +211,7 @@ class Verify(Part):
                 "hyperparameters": self.hyperparameters,
                 "epochs": self._watch.epochs(),
                 "saved": self._saved,
+                "saves": self._saves,
                 "followed": self._follower.report(),
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,

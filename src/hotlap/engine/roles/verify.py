@@ -32,11 +32,11 @@ from hotlap.engine.steps import StepDone, steps_of
 from hotlap.sequences.padding import Pad
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
-from hotlap.trial.buffer_custody import BufferCustody, start_of
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
 from hotlap.trial.step_files import write_step
+from hotlap.trial.untrained_custody import UntrainedCustody, start_of, untrained_of
 from hotlap.trial.update_follower import follower_of
 
 EVALUATED = 32
@@ -204,7 +204,7 @@ class _Recorded:
         self._evaluated: list[list[Any]] = []
         self._epochs = 0
         self._start = start_of(trained_parameters(built).items(), built.model.named_buffers())
-        self._buffers = BufferCustody()
+        self._untrained = UntrainedCustody()
         self._custody = Custody()
         self._follower = follower_of(trial.config.options)
         self._averages = Averages()
@@ -237,7 +237,7 @@ class _Recorded:
             self._custody.update_begins(
                 0, self.built.optimizer, trained_weights(self.built).values()
             )
-            self._buffers.forward_begins([self.built.model])
+            self._untrained.forward_begins(untrained_of(self.built.model, trained))
             yield micros
 
     def take(self, horizon: int) -> None:
@@ -249,7 +249,8 @@ class _Recorded:
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))
             self._custody.update_ends(0, self.built.optimizer, self.weights[-1])
-            self._buffers.update_ends([self.built.model])
+            trained = trained_tensors(self.built.optimizer)
+            self._untrained.update_ends(untrained_of(self.built.model, trained))
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
@@ -279,7 +280,8 @@ class _Recorded:
             "loss_digests": self.loss_digests,
             "weights": self.weights,
             "start": self._start,
-            **self._buffers.report(),
+            **self._untrained.report(),
+            "first_state": self._custody.first_state,
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
             "delivered": self.delivered.custody.report(),

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from hotlap.trial.buffer_custody import BufferCustody, start_of
 from hotlap.trial.repetition_ways import BUFFER
+from hotlap.trial.untrained_custody import UntrainedCustody, start_of, untrained_of
 
 
 def model() -> nn.Module:
@@ -14,32 +14,33 @@ def model() -> nn.Module:
     return made
 
 
-def train(made: nn.Module, custody: BufferCustody, steps: int, between: int = 0) -> None:
+def train(made: nn.Module, custody: UntrainedCustody, steps: int, between: int = 0) -> None:
+    trained = list(made[1].parameters())  # pyright: ignore[reportIndexIssue]
     for step in range(1, steps + 1):
         for micro in range(2):
-            custody.forward_begins([made])
+            custody.forward_begins(untrained_of(made, trained))
             made(torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + micro)))
-        custody.update_ends([made])
+        custody.update_ends(untrained_of(made, trained))
         if step == between:
             made.scale.mul_(2.0)  # pyright: ignore[reportCallIssue]
 
 
 def test_what_steps_change_is_told_by_name() -> None:
-    custody, again = BufferCustody(), BufferCustody()
+    custody, again = UntrainedCustody(), UntrainedCustody()
     train(model(), custody, 3)
     found = custody.report()
-    changed = ["1.1.num_batches_tracked", "1.1.running_mean", "1.1.running_var"]
-    assert found["buffers_changed"] == changed and found["buffers_moved"] == []
-    assert len({*found["buffers"]}) == 3
+    changed = ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
+    assert found["untrained_changed"] == changed and found["untrained_moved"] == {}
+    assert len({*found["untrained"]}) == 3
     train(model(), again, 3)
     assert again.report() == found
 
 
 def test_a_buffer_that_changes_between_two_steps_has_moved() -> None:
-    custody = BufferCustody()
+    custody = UntrainedCustody()
     train(model(), custody, 4, between=2)
-    assert custody.report()["buffers_moved"] == [[2, ["1.scale"]]]
-    assert "1.scale" not in custody.report()["buffers_changed"]
+    assert custody.report()["untrained_moved"] == {"scale": [2]}
+    assert "scale" not in custody.report()["untrained_changed"]
 
 
 def test_a_start_has_parameters_and_buffers() -> None:

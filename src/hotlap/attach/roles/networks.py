@@ -1,0 +1,83 @@
+"""`Networks`: the modules that a script trains, and those that it only calls beside them."""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hotlap.attach.seams import known_optimizers
+
+
+class Networks:
+    """Names of all tensors that a step starts from, and which of them no optimizer updates.
+
+    Beside the modules that are trained a script may call others: a teacher, a target network, a
+    momentum encoder, a loss with weights of its own. They are counted in the order of their first
+    calls, and not kept alive.
+
+    Args:
+        roots: the modules that are trained; more may come.
+    """
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self.roots = roots
+        self._others: list[weakref.ref[Any]] = []
+
+    def note_call(self, module: Any) -> int:
+        """A module that no optimizer trains is called; return its number if it is new, else 0."""
+        if any(ref() is module for ref in self._others):
+            return 0
+        self._others.append(weakref.ref(module))
+        return len(self._others)
+
+    def _modules(self) -> Iterator[tuple[str, Any]]:
+        yield from ((str(number), root) for number, root in enumerate(self.roots, 1))
+        for number, ref in enumerate(self._others, 1):
+            module = ref()
+            if module is not None and not any(module is root for root in self.roots):
+                yield f"other {number}", module
+
+    def states(self, only: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give the tensors that a step starts from, each once, with a name.
+
+        They are what the modules hold, and what optimizers hold besides.
+
+        Args:
+            only: the module whose tensors are given; None for all.
+        """
+        seen: set[int] = set()
+        for place, module in self._modules():
+            if only is not None and module is not only:
+                continue
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{place}.{name}", tensor
+        if only is not None:
+            return
+        for number, optimizer in enumerate(known_optimizers()):
+            for key, parameter in parameters_of(optimizer):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"optimizer.{number}.{key}", parameter
+
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give the buffers of the modules, with the names that `states` gives them."""
+        for place, module in self._modules():
+            for name, buffer in module.named_buffers():
+                yield f"{place}.{name}", buffer
+
+    def untrained(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give the tensors of `states` that no optimizer updates."""
+        trained = {id(p) for each in known_optimizers() for _, p in parameters_of(each)}
+        yield from ((name, each) for name, each in self.states() if id(each) not in trained)
+
+
+def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return (group.position, parameter) of everything that the optimizer holds."""
+    return [
+        (f"{g}.{i}", parameter)
+        for g, group in enumerate(optimizer.param_groups)
+        for i, parameter in enumerate(group["params"])
+    ]

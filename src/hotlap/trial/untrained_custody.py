@@ -1,0 +1,73 @@
+"""`UntrainedCustody`: when do tensors change that no optimizer updates, within steps or between?"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hotlap.trial import digest
+from hotlap.trial.repetition_ways import BUFFER
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+class UntrainedCustody:
+    """Digests buffers, and parameters that no optimizer has, after each update and before the next
+    forward.
+
+    Updates are counted from 0, over all optimizers.
+    """
+
+    def __init__(self) -> None:
+        self._digests: list[str] = []
+        self._moved: dict[str, list[int]] = {}
+        self._changed: set[str] = set()
+        self._left: dict[str, int] = {}
+        self._is_first = True
+
+    def forward_begins(self, tensors: Named) -> None:
+        """A forward begins; looks before the first one after an update."""
+        if not self._is_first:
+            return
+        self._is_first = False
+        for name in self._look(tensors):
+            self._moved.setdefault(name, []).append(len(self._digests))
+
+    def update_ends(self, tensors: Named) -> None:
+        """An update has ended."""
+        self._changed.update(self._look(tensors))
+        self._digests.append(digest.of_nested(list(self._left.values())))
+        self._is_first = True
+
+    def _look(self, tensors: Named) -> list[str]:
+        """Digest the tensors; return the names of those that are others than before."""
+        named = dict(tensors)
+        found = dict(zip(named, digest.of_tensors(list(named.values())), strict=True))
+        differ = [name for name in found if self._left.get(name, found[name]) != found[name]]
+        self._left = found
+        return differ
+
+    def report(self) -> dict[str, Any]:
+        """Return `untrained` (a digest after each update), `untrained_moved` (name -> updates after
+        which a tensor moved before the next forward) and `untrained_changed` (what any step
+        changes)."""
+        return {
+            "untrained": self._digests,
+            "untrained_moved": self._moved,
+            "untrained_changed": sorted(self._changed),
+        }
+
+
+def start_of(parameters: Named, buffers: Named) -> dict[str, list[Any]]:
+    """Return name -> digest and `requires_grad` of each parameter, or `BUFFER`."""
+    found: dict[str, list[Any]] = {
+        name: [digest.of_tensor(weight), weight.requires_grad] for name, weight in parameters
+    }
+    return found | {name: [digest.of_tensor(buffer), BUFFER] for name, buffer in buffers}
+
+
+def untrained_of(model: Any, trained: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give the buffers of a model, and its parameters that are not among those that are trained."""
+    own = {id(parameter) for parameter in trained}
+    yield from ((name, each) for name, each in model.named_parameters() if id(each) not in own)
+    yield from model.named_buffers()

@@ -33,7 +33,10 @@ SUBJECTS: dict[str, Subject] = {
     "second script": Script(path="lies_script.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")),
     "MLP recipe": RecipeRun("recipe.py", _EPOCHS, cwd=str(_FASHION)),
     "second recipe": RecipeRun("lies_recipe.py", (), cwd=str(ROOT / "benchmarks")),
+    "taught script": Script(path="lies_taught.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")),
 }
+TRAINED_ALONE = tuple(name for name in SUBJECTS if name != "taught script")
+TAUGHT = ("taught script",)
 SCRIPTS = ("MLP script", "CNN script", "second script")
 SECOND = ("second script", "second recipe")
 SECOND_SCRIPT = ("second script",)
@@ -51,7 +54,7 @@ class Lie:
     sizes: tuple[float, ...]
     meant: tuple[str, ...]
     """The checks that are made to see it; one of them must."""
-    subjects: tuple[str, ...] = tuple(SUBJECTS)
+    subjects: tuple[str, ...] = TRAINED_ALONE
     limit: str = ""
     """The verdict's limit that the size is to be compared with."""
 
@@ -90,6 +93,13 @@ LIES = (
     Lie("skip_average", (2, 1, 6), ("averages",), SECOND_SCRIPT),
     Lie("shifted_scores", (1, 3, 5), ("evaluation",)),
     Lie("first_batches", (1, 2, 3), ("evaluation", "batches")),
+    Lie("filled_state", (1e-7, 3e-7, 3e-8), ("start",), tuple(SUBJECTS)),
+    Lie("scaled_buffer", (0.05, 0.15, 0.017), ("start",), TAUGHT),
+    Lie("moved_buffer", (0.05, 0.15, 0.017), ("custody",), TAUGHT),
+    Lie("moved_frozen", (0.05, 0.15, 0.017), ("custody",), TAUGHT),
+    Lie("scaled_teacher", (0.05, 0.15, 0.017), ("start",), TAUGHT),
+    Lie("moved_teacher", (0.05, 0.15, 0.017), ("custody",), TAUGHT),
+    Lie("scaled_save", (0.01, 0.03, 0.003), ("saves",), TAUGHT),
 )
 
 

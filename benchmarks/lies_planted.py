@@ -4,11 +4,15 @@ They are found by name: `benchmarks.lies_planted:SHRINK` for the plan `{"shrink"
 All but a few claim to be `rounding`, so that everything that the claim asks for is checked.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hotlap.techniques import Numerics, Proof, Technique
+
+_LATE = 20
+"""The forward before which something moves."""
 
 
 @dataclass(frozen=True)
@@ -424,6 +428,76 @@ def first_batches(_target: Any, size: float) -> None:
     evaluate._batches = lambda built: list(batches(built))[: round(size)]
 
 
+def filled_state(target: Any, size: float) -> None:
+    """Adam's second moments are there before the first update."""
+    import torch
+
+    for group in target.optimizer.param_groups:
+        for weight in group["params"]:
+            target.optimizer.state[weight] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.full_like(weight, size),
+            }
+
+
+def scaled_buffer(target: Any, size: float) -> None:
+    """A buffer that never changes starts another."""
+    target.module.scale.mul_(1 + size)
+
+
+def _once(target: Any, tensors: Callable[[], Any], size: float) -> None:
+    """Scale tensors before the 20th forward in training."""
+    count = [0]
+
+    def work() -> None:
+        count[0] += 1
+        if count[0] == _LATE:
+            for tensor in tensors():
+                tensor.mul_(1 + size)
+
+    _in_training(target, work)
+
+
+def moved_buffer(target: Any, size: float) -> None:
+    """It changes in the middle of the run."""
+    _once(target, lambda: [target.module.scale], size)
+
+
+def moved_frozen(target: Any, size: float) -> None:
+    """A frozen layer changes in the middle of the run."""
+    module = target.module
+    _once(target, module.frozen.parameters, size)
+
+
+def _teacher() -> list[Any]:
+    found = [each for each in gc.get_objects() if type(each).__name__ == "Teacher"]
+    return [parameter for module in found for parameter in module.parameters()]
+
+
+def scaled_teacher(target: Any, size: float) -> None:
+    """The teacher starts with other weights."""
+    del target
+    for parameter in _teacher():
+        parameter.mul_(1 + size)
+
+
+def moved_teacher(target: Any, size: float) -> None:
+    """The teacher changes in the middle of the run."""
+    _once(target, _teacher, size)
+
+
+def scaled_save(target: Any, size: float) -> None:
+    """What `state_dict` gives is not what the model has."""
+
+    def scale(_module: Any, state: Any, _prefix: str, _local: Any) -> None:
+        for name, tensor in state.items():
+            if tensor.is_floating_point():
+                state[name] = tensor * (1 + size)
+
+    target.module.register_state_dict_post_hook(scale)
+
+
 FREEZE_LAYER = _technique("freeze_layer", "model", freeze_layer)
 FREEZE_BIASES = _technique("freeze_biases", "model", freeze_biases)
 DROP_LAST_GRADIENT = _technique("drop_last_gradient", "model", drop_last_gradient)
@@ -451,3 +525,10 @@ BATCH_NORM = _technique("batch_norm", "model", batch_norm, Numerics.EXACT)
 SKIP_AVERAGE = _technique("skip_average", "model", skip_average, Numerics.EXACT)
 SHIFTED_SCORES = _technique("shifted_scores", "model", shifted_scores, Numerics.EXACT)
 FIRST_BATCHES = _technique("first_batches", "model", first_batches, Numerics.EXACT)
+FILLED_STATE = _technique("filled_state", "optimizer", filled_state)
+SCALED_BUFFER = _technique("scaled_buffer", "model", scaled_buffer)
+MOVED_BUFFER = _technique("moved_buffer", "model", moved_buffer)
+MOVED_FROZEN = _technique("moved_frozen", "model", moved_frozen)
+SCALED_TEACHER = _technique("scaled_teacher", "model", scaled_teacher)
+MOVED_TEACHER = _technique("moved_teacher", "model", moved_teacher)
+SCALED_SAVE = _technique("scaled_save", "model", scaled_save, Numerics.EXACT)

@@ -1,6 +1,7 @@
 """Training loops with habits that a proof must not take for changes: `truths_kinds.py KIND`."""
 
 import copy
+import random
 import sys
 
 import torch
@@ -225,6 +226,79 @@ def _plainly(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoa
             optimizer.step()
 
 
+def target_network(loader: DataLoader) -> None:
+    """Deep Q-learning: a copy that is synchronized now and then gives the targets."""
+    model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    target = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    state, seen, updates = torch.randn(4), [], 0
+    while updates < EPOCHS * len(loader):
+        drawn = random.random() < 0.2
+        action = random.randrange(2) if drawn else int(model(state).argmax())
+        after = 0.8 * state + 0.3 * torch.randn(4)
+        seen.append((state, action, float((state[0] > 0) == bool(action)), after))
+        state = after
+        if len(seen) < 64:
+            continue
+        before, actions, gains, later = zip(*random.sample(seen, 16), strict=True)
+        with torch.no_grad():
+            wanted = torch.tensor(gains) + 0.9 * target(torch.stack(later)).max(1).values
+        found = model(torch.stack(before)).gather(1, torch.tensor(actions)[:, None])[:, 0]
+        optimizer.zero_grad()
+        nn.functional.smooth_l1_loss(found, wanted).backward()
+        optimizer.step()
+        updates += 1
+        if updates % 20 == 0:
+            target.load_state_dict(model.state_dict())
+
+
+def mean_teacher(loader: DataLoader) -> None:
+    """A teacher follows its student's weights, and normalizes batches itself."""
+    layers = [nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, OUT)]
+    student = nn.Sequential(*layers)
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    for _ in range(EPOCHS):
+        teacher.train()
+        for x, y in loader:
+            found = student(x + 0.1 * torch.randn_like(x))
+            with torch.no_grad():
+                taught = teacher(x + 0.1 * torch.randn_like(x)).softmax(1)
+            loss = nn.functional.cross_entropy(found, y)
+            loss = loss + nn.functional.mse_loss(found.softmax(1), taught)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for theirs, own in zip(teacher.parameters(), student.parameters(), strict=True):
+                    theirs.mul_(0.95).add_(own, alpha=0.05)
+        teacher.eval()
+        with torch.no_grad():
+            print(sum(int((teacher(x).argmax(1) == y).sum()) for x, y in loader))
+
+
+def momentum_encoder(loader: DataLoader) -> None:
+    """Contrastive learning: an encoder that follows in the step, and a queue of what it gave."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+    follower = copy.deepcopy(model).requires_grad_(False)
+    queue, place = nn.functional.normalize(torch.randn(8, 64), dim=0), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
+    for _ in range(EPOCHS):
+        for x, _y in loader:
+            found = nn.functional.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1)
+            with torch.no_grad():
+                for theirs, own in zip(follower.parameters(), model.parameters(), strict=True):
+                    theirs.data = theirs.data * 0.99 + own.data * 0.01
+                keys = nn.functional.normalize(follower(x + 0.1 * torch.randn_like(x)), dim=1)
+            first = (found * keys).sum(1, keepdim=True)
+            logits = torch.cat([first, found @ queue.clone()], 1) / 0.2
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long)).backward()
+            optimizer.step()
+            queue[:, place : place + len(x)] = keys.T
+            place = (place + len(x)) % 64
+
+
 KINDS = (
     wgan,
     two_optimizers,
@@ -237,10 +311,14 @@ KINDS = (
     recurrent,
     noise_on_weights,
     batch_norm,
+    target_network,
+    mean_teacher,
+    momentum_encoder,
 )
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    random.seed(0)
     labels = torch.randint(0, OUT, (128,))
     samples = TensorDataset(torch.randn(OUT, 16)[labels] + torch.randn(128, 16), labels)
     kind = next(kind for kind in KINDS if kind.__name__ == sys.argv[1])

@@ -461,7 +461,8 @@ def _once(target: Any, tensors: Callable[[], Any], size: float) -> None:
 
 def moved_buffer(target: Any, size: float) -> None:
     """It changes in the middle of the run."""
-    _once(target, lambda: [target.module.scale], size)
+    scale = target.module.scale
+    _once(target, lambda: [scale], size)
 
 
 def moved_frozen(target: Any, size: float) -> None:

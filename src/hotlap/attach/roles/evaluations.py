@@ -46,6 +46,9 @@ class Evaluations:
     ) -> None:
         """A forward of a watched module has returned."""
         place = self._places.get(module)
+        if place == COPY and module.training:
+            # A target network, say: its forward is a part of the step, and repeated with it.
+            return
         digests = [digest.of_readable([args, kwargs]), digest.of_readable(output)]
         self.forwards.append([place, updates, *digests])
         # In training mode it draws: it could only be repeated with the same numbers.

@@ -59,6 +59,40 @@ def test_buffers_change_where_they_change_in_the_plain_run() -> None:
     assert check_custody({**plain, "untrained_moved": None}, plain).state == "passed"
 
 
+def test_a_movement_that_is_rounded_away_is_no_other_one() -> None:
+    steps = list(range(1, 21))
+    average = {"Net 1.weight": steps, "Net 1.bias": steps}
+    plain = {**record(), "untrained_moved": average}
+    # Of a bias before batch norm in a copy that follows the weights.
+    rounded = {**average, "Net 1.bias": [at for at in steps if at not in (4, 9)]}
+    assert check_custody(plain, {**plain, "untrained_moved": rounded}).state == "passed"
+    assert check_custody({**plain, "untrained_moved": rounded}, plain).state == "passed"
+    for other in (
+        dict.fromkeys(average, steps[1:]),
+        {name: [*steps, 21] for name in average},
+        {"Net 1.weight": steps},
+        {**average, "Net 1.frozen": [4]},
+        {**average, "1.frozen": [4]},
+    ):
+        assert check_custody(plain, {**plain, "untrained_moved": other}).state == "failed"
+
+
+def test_another_state_before_the_first_update_is_changed() -> None:
+    found = check_start(record(), {**record(), "first_state": ["filled"]}, None)
+    assert found.state == "failed" and "state before their first updates" in found.evidence
+    weight = torch.nn.Parameter(torch.ones(3))
+    states = []
+    for value in (None, 1.0):
+        optimizer, custody = torch.optim.SGD([weight], lr=0.1, momentum=0.9), Custody()
+        if value is not None:
+            optimizer.state[weight]["momentum_buffer"] = torch.full((3,), value)
+        for _ in range(2):
+            custody.update_begins(0, optimizer, [weight])
+            custody.update_ends(0, optimizer, digest.of_nested([weight]))
+        states.append(custody.first_state)
+    assert states[0] != states[1] and {len(state) for state in states} == {1}
+
+
 @pytest.mark.parametrize("key", ["moved", "state_moved", "carried_moved"])
 def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> None:
     clamps = {**record(), key: [5, 10]}

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hotlap.trial.repetition_ways import BUFFER
-from hotlap.trial.untrained_custody import UntrainedCustody, start_of, untrained_of
+from hotlap.trial.untrained_custody import UntrainedCustody, start_of
 
 
 def model() -> nn.Module:
@@ -15,12 +15,11 @@ def model() -> nn.Module:
 
 
 def train(made: nn.Module, custody: UntrainedCustody, steps: int, between: int = 0) -> None:
-    trained = list(made[1].parameters())  # pyright: ignore[reportIndexIssue]
     for step in range(1, steps + 1):
         for micro in range(2):
-            custody.forward_begins(untrained_of(made, trained))
+            custody.forward_begins(made.named_buffers())
             made(torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + micro)))
-        custody.update_ends(untrained_of(made, trained))
+        custody.update_ends(made.named_buffers())
         if step == between:
             made.scale.mul_(2.0)  # pyright: ignore[reportCallIssue]
 

@@ -60,6 +60,14 @@ class Custody:
         """
         self._left[key] = left, state_digest(optimizer)
 
+    def report(self) -> dict[str, Any]:
+        """Return `first_state`, `moved` and `state_moved` by these names."""
+        return {
+            "first_state": self.first_state,
+            "moved": self.moved,
+            "state_moved": self.state_moved,
+        }
+
 
 def state_digest(optimizer: Any) -> str:
     """Return the digest of every tensor that an optimizer keeps, in the order of its parameters."""

@@ -1,6 +1,6 @@
 """`UntrainedCustody`: when do tensors change that no optimizer updates, within steps or between?"""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -64,10 +64,3 @@ def start_of(parameters: Named, buffers: Named) -> dict[str, list[Any]]:
         name: [digest.of_tensor(weight), weight.requires_grad] for name, weight in parameters
     }
     return found | {name: [digest.of_tensor(buffer), BUFFER] for name, buffer in buffers}
-
-
-def untrained_of(model: Any, trained: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give the buffers of a model, and its parameters that are not among those that are trained."""
-    own = {id(parameter) for parameter in trained}
-    yield from ((name, each) for name, each in model.named_parameters() if id(each) not in own)
-    yield from model.named_buffers()

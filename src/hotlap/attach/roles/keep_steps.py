@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotlap.attach.roles.loop_ends import LoopEnds
+from hotlap.attach.roles.networks import Networks
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part
@@ -20,6 +21,8 @@ class KeepSteps(Part):
             the steps that it took, once the last of them is over.
     """
 
+    wants_others = True
+
     def __init__(
         self,
         watch: Watch,
@@ -27,6 +30,7 @@ class KeepSteps(Part):
         then: Callable[..., None],
     ) -> None:
         self._watch, self._then = watch, then
+        self._networks = Networks(watch.roots)
         self._sampler = StepSampler(options)
         self._last = max(options["samples"])
         self._ends = LoopEnds()
@@ -41,8 +45,14 @@ class KeepSteps(Part):
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None and self._watch.is_training(iterator):
-            self._sampler.batch(self._steps, batch, self._watch.roots)
+            self._sampler.batch(self._steps, batch, self._networks)
         return batch
+
+    def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        # Only those of a class that is trained, too: nobody has looked for others before.
+        if self._networks.note_call(module):
+            self._sampler.keep_states()
+        return inputs
 
     def step_begins(self, optimizer: Any) -> None:
         self._sampler.step_begins(self._steps)

@@ -1,6 +1,7 @@
 """`Networks`: the modules that a script trains, and those that it only calls beside them."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ class Networks:
 
     Beside the modules that are trained a script may call others: a teacher, a target network, a
     momentum encoder, a loss with weights of its own. They are counted in the order of their first
-    calls, and not kept alive.
+    calls, those of each class by themselves, and not kept alive.
 
     Args:
         roots: the modules that are trained; more may come.
@@ -22,21 +23,25 @@ class Networks:
 
     def __init__(self, roots: Sequence[Any]) -> None:
         self.roots = roots
-        self._others: list[weakref.ref[Any]] = []
+        self._others: list[tuple[str, weakref.ref[Any]]] = []
+        self._counts: Counter[str] = Counter()
 
-    def note_call(self, module: Any) -> int:
-        """A module that no optimizer trains is called; return its number if it is new, else 0."""
-        if any(ref() is module for ref in self._others):
-            return 0
-        self._others.append(weakref.ref(module))
-        return len(self._others)
+    def note_call(self, module: Any) -> str:
+        """A module that no optimizer trains is called; return its name if it is new, else ""."""
+        if any(ref() is module for _, ref in self._others):
+            return ""
+        kind = type(module).__name__
+        self._counts[kind] += 1
+        name = f"{kind} {self._counts[kind]}"
+        self._others.append((name, weakref.ref(module)))
+        return name
 
     def _modules(self) -> Iterator[tuple[str, Any]]:
         yield from ((str(number), root) for number, root in enumerate(self.roots, 1))
-        for number, ref in enumerate(self._others, 1):
+        for name, ref in self._others:
             module = ref()
             if module is not None and not any(module is root for root in self.roots):
-                yield f"other {number}", module
+                yield name, module
 
     def states(self, only: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Give the tensors that a step starts from, each once, with a name.

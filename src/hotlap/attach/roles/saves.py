@@ -17,4 +17,4 @@ def saved_row(value: Any, networks: Networks, updates: int) -> list[Any]:
     tensors = digest.tensors_in(value)
     digests = digest.of_tensors(tensors)
     held = {*digest.of_tensors([tensor for _, tensor in networks.states()])}
-    return [updates, sum(each in held for each in digests), digest.of_digests(map(str, digests))]
+    return [updates, sum(each in held for each in digests), digest.of_nested(digests)]

@@ -83,9 +83,9 @@ class Verify(Part):
             self._start |= {f"{place}.{name}": held for name, held in started.items()}
 
     def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        number = self._networks.note_call(module)
-        if number:
-            self._note_start(f"other {number}", module)
+        name = self._networks.note_call(module)
+        if name:
+            self._note_start(name, module)
             self._sampler.keep_states()
         self._untrained.forward_begins(self._networks.untrained())
         return inputs
@@ -203,9 +203,7 @@ class Verify(Part):
                 "weights": self.weights,
                 "start": self._start,
                 **self._untrained.report(),
-                "first_state": self._custody.first_state,
-                "moved": self._custody.moved,
-                "state_moved": self._custody.state_moved,
+                **self._custody.report(),
                 "carried_moved": self._carried_moved,
                 "delivered": self._gradients.report(),
                 "hyperparameters": self.hyperparameters,

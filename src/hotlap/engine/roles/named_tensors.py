@@ -3,6 +3,7 @@
 import torch
 
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.step.passes import trained_tensors
 
 NamedTensors = dict[str, torch.Tensor]
 
@@ -16,6 +17,15 @@ def trained_parameters(built: BuiltRun) -> NamedTensors:
     """Return the parameters that are trained, in the order of their names."""
     own = {**dict(built.model.named_parameters()), **built.weights}
     return {name: own[name] for name in sorted(own)}
+
+
+def untrained_tensors(built: BuiltRun) -> NamedTensors:
+    """Return the buffers, and the parameters that the optimizer has neither as they are nor as a
+    copy."""
+    trained = {id(each) for each in trained_tensors(built.optimizer)}
+    own = {**dict(built.model.named_parameters()), **built.weights}
+    found = {name: own[name].detach() for name in own if id(own[name]) not in trained}
+    return {**found, **dict(built.model.named_buffers())}
 
 
 def gradients(built: BuiltRun) -> NamedTensors:

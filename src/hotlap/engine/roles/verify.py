@@ -23,6 +23,7 @@ from hotlap.engine.roles.named_tensors import (
     gradients,
     trained_parameters,
     trained_weights,
+    untrained_tensors,
 )
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.state.content import capture
@@ -36,7 +37,7 @@ from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
 from hotlap.trial.step_files import write_step
-from hotlap.trial.untrained_custody import UntrainedCustody, start_of, untrained_of
+from hotlap.trial.untrained_custody import UntrainedCustody, start_of
 from hotlap.trial.update_follower import follower_of
 
 EVALUATED = 32
@@ -237,7 +238,7 @@ class _Recorded:
             self._custody.update_begins(
                 0, self.built.optimizer, trained_weights(self.built).values()
             )
-            self._untrained.forward_begins(untrained_of(self.built.model, trained))
+            self._untrained.forward_begins(untrained_tensors(self.built).items())
             yield micros
 
     def take(self, horizon: int) -> None:
@@ -249,8 +250,7 @@ class _Recorded:
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))
             self._custody.update_ends(0, self.built.optimizer, self.weights[-1])
-            trained = trained_tensors(self.built.optimizer)
-            self._untrained.update_ends(untrained_of(self.built.model, trained))
+            self._untrained.update_ends(untrained_tensors(self.built).items())
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
@@ -281,9 +281,7 @@ class _Recorded:
             "weights": self.weights,
             "start": self._start,
             **self._untrained.report(),
-            "first_state": self._custody.first_state,
-            "moved": self._custody.moved,
-            "state_moved": self._custody.state_moved,
+            **self._custody.report(),
             "delivered": self.delivered.custody.report(),
             "hyperparameters": self.hyperparameters[: len(self.weights)],
             "evaluated": self._evaluated,

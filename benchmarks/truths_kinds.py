@@ -282,7 +282,7 @@ def momentum_encoder(loader: DataLoader) -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
     follower = copy.deepcopy(model).requires_grad_(False)
     queue, place = nn.functional.normalize(torch.randn(8, 64), dim=0), 0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(EPOCHS):
         for x, _y in loader:
             found = nn.functional.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1)

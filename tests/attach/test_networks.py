@@ -56,7 +56,7 @@ def test_a_module_that_is_gone_is_forgotten_and_its_name_is_not_given_again() ->
 
 
 def test_a_module_that_is_called_later_in_a_step_is_captured_then(tmp_path: Path) -> None:
-    networks, teacher = Networks([]), nn.Linear(2, 2)
+    networks, teacher = Networks([nn.Linear(2, 2)]), nn.Linear(2, 2)
     sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
     sampler.batch(0, torch.ones(2), networks)
     networks.note_call(teacher)

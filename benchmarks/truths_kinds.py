@@ -278,10 +278,9 @@ def mean_teacher(loader: DataLoader) -> None:
 
 
 def momentum_encoder(loader: DataLoader) -> None:
-    """Contrastive learning: an encoder that follows in the step, and a queue of what it gave."""
+    """Contrastive learning against an encoder that follows within the step."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
     follower = copy.deepcopy(model).requires_grad_(False)
-    queue, place = nn.functional.normalize(torch.randn(8, 64), dim=0), 0
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(EPOCHS):
         for x, _y in loader:
@@ -290,13 +289,9 @@ def momentum_encoder(loader: DataLoader) -> None:
                 for theirs, own in zip(follower.parameters(), model.parameters(), strict=True):
                     theirs.data = theirs.data * 0.99 + own.data * 0.01
                 keys = nn.functional.normalize(follower(x + 0.1 * torch.randn_like(x)), dim=1)
-            first = (found * keys).sum(1, keepdim=True)
-            logits = torch.cat([first, found @ queue.clone()], 1) / 0.2
             optimizer.zero_grad()
-            nn.functional.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long)).backward()
+            nn.functional.cross_entropy(found @ keys.T / 0.2, torch.arange(len(x))).backward()
             optimizer.step()
-            queue[:, place : place + len(x)] = keys.T
-            place = (place + len(x)) % 64
 
 
 KINDS = (

@@ -21,6 +21,7 @@ from hotlap.lab.sampled_steps import (
     gradient_limit,
     narrow_limit,
 )
+from hotlap.lab.saves_check import NO_SAVES
 from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
 
 Record = Mapping[str, Any]
@@ -83,7 +84,7 @@ def limits(
         is_exact: losses, weights and buffers were equal to the plain run's, bit for bit.
         is_narrow: the plan computes in formats that are narrower than the plain run's.
     """
-    absent = (NO_BUFFERS, NO_AVERAGES)
+    absent = (NO_BUFFERS, NO_AVERAGES, NO_SAVES)
     passed = {
         check.name: check.limit
         for check in checks
@@ -96,6 +97,8 @@ def limits(
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
         found.append(Limit("weights and optimizer's state between updates", 0.0, ""))
+    if is_exact and "saves" in passed:
+        found.append(Limit("tensors that are saved", 0.0, ""))
     if is_exact:
         return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
     if "delivery" in passed:
@@ -141,11 +144,13 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         found.append("evaluation: no evaluation within the horizon")
     if not covered["averages"]:
         found.append("averages of the weights, unless in a module, a list or a dict")
-    found.append(
-        "saving: files other than those of `torch.save`, and single tensors among those"
-        if covered["saved"]
-        else "saving: no save was recorded within the horizon"
-    )
+    has_its_bits = any(check.name == "bits" and check.state == "passed" for check in checks)
+    saves = "saving: files other than those of `torch.save`"
+    if not covered["saved"]:
+        saves = "saving: no save was recorded within the horizon"
+    elif not has_its_bits:
+        saves += ", and single tensors of what is saved"
+    found.append(saves)
     if covered["evaluations"]:
         found.append("what the script computes from the model's outputs in evaluation")
     return tuple(found)

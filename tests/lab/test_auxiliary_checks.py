@@ -180,14 +180,15 @@ def test_nothing_evaluated_is_said() -> None:
 
 
 def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
-    sampled = SampledSteps(
-        [{"gradient_error": 1e-7, "gradient_slope": 1.0, "plain_error": 1e-6}] * 6
-    )
+    row = {"gradient_error": 1e-7, "gradient_slope": 1.0, "plain_error": 1e-6}
+    # Of two optimizers: six rows are three steps.
+    sampled = SampledSteps([{**row, "step": number // 2} for number in range(6)])
     passed = limits([Check("gradient", "passed", "")], sampled, is_exact=False)
     assert {limit.of for limit in passed} == {
         "gradient, in all steps",
         "other gradients in some steps",
     }
+    assert passed[-1].smallest == pytest.approx(1 - 0.05 ** (1 / 3))
     assert limits([Check("gradient", "failed", "")], sampled, is_exact=False) == ()
     (delivery,) = limits([Check("delivery", "passed", "")], sampled, is_exact=False)
     assert "backward" in delivery.of and delivery.smallest == DELIVERY_LIMIT

@@ -117,7 +117,8 @@ def limits(
         of_rows = narrow_limit if is_narrow else gradient_limit
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
         # All samples miss that share once in twenty times.
-        share = 1 - 0.05 ** (1 / len(sampled.rows))
+        steps = {row["step"] for row in sampled.rows}
+        share = 1 - 0.05 ** (1 / len(steps))
         found.append(Limit("other gradients in some steps", share, OF_STEPS))
     if "buffers" in passed:
         limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT

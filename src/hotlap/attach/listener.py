@@ -161,8 +161,9 @@ class _State:
         """Outermost forwards in evaluation mode before the first training forward."""
         self.root_classes: dict[type, Any] = {}
         self.roots: IdentityTable[bool] = IdentityTable()
-        self.others: IdentityTable[bool] = IdentityTable()
-        """Modules that no optimizer trains, see `Listener.other_forward_begins`."""
+        self.others: IdentityTable[tuple[int, bool]] = IdentityTable()
+        """How many optimizers there were when a module was looked at, and whether none trains it,
+        see `Listener.other_forward_begins`."""
         self.copies: IdentityTable[bool] = IdentityTable()
         """Modules of a root's class that are watched in evaluation only."""
         self.happening: set[str] = set()

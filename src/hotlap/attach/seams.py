@@ -242,12 +242,15 @@ def _patch_modules() -> None:
 
 
 def _is_other(listener: Listener, module: Any) -> bool:
-    if id(module) in State.others.ids:
-        return id(module) not in State.roots.ids
-    if id(module) in State.roots.ids or not listener.other_wanted(module):
+    """Return whether an outermost module is one that no optimizer trains."""
+    if id(module) in State.roots.ids:
         return False
-    State.others.put(module, True)
-    return True
+    optimizers, is_other = State.others.get(module) or (-1, False)
+    # A model may be evaluated before its optimizer is made, or be trained by and by.
+    if optimizers != len(State.optimizers) or (module.training and torch.is_grad_enabled()):
+        is_other = listener.other_wanted(module)
+        State.others.put(module, (len(State.optimizers), is_other))
+    return is_other
 
 
 def _call_untrained(

@@ -96,7 +96,7 @@ def limits(
     if "start" in passed:
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
-        found.append(Limit("weights and optimizer's state between updates", 0.0, ""))
+        found.append(Limit("weights, buffers and optimizer state between updates", 0.0, ""))
     if is_exact and "saves" in passed:
         found.append(Limit("tensors that are saved", 0.0, ""))
     if is_exact:

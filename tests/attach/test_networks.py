@@ -47,12 +47,21 @@ def test_each_tensor_is_given_once_with_the_name_of_its_module(
     assert [name for name, _ in networks.states(other)] == ["Linear 2.weight", "Linear 2.bias"]
 
 
-def test_a_module_that_is_gone_is_forgotten_and_its_name_is_not_given_again() -> None:
-    networks, kept = Networks([]), nn.Linear(2, 2)
-    networks.note_call(nn.Linear(2, 2))
-    gc.collect()
-    assert networks.note_call(kept) == "Linear 2"
-    assert {name for name, _ in networks.states(kept)} == {"Linear 2.weight", "Linear 2.bias"}
+def test_a_module_that_is_made_anew_in_each_step_has_one_name() -> None:
+    networks = Networks([])
+    for _ in range(3):
+        assert networks.note_call(nn.Linear(2, 2)) == "Linear 1"
+        gc.collect()
+    kept = nn.Linear(2, 2)
+    assert networks.note_call(kept) == "Linear 1" and networks.others == [kept]
+
+
+def test_a_lazy_module_is_one_once_it_has_numbers() -> None:
+    networks, lazy = Networks([nn.LazyLinear(2)]), nn.LazyLinear(3)
+    assert networks.note_call(lazy) == "" and not list(networks.states())
+    lazy(torch.ones(2, 4))
+    assert networks.note_call(lazy) == "Linear 1"
+    assert len(list(networks.states())) == 2
 
 
 def test_a_module_that_is_called_later_in_a_step_is_captured_then(tmp_path: Path) -> None:
@@ -69,14 +78,22 @@ def test_a_module_that_is_called_later_in_a_step_is_captured_then(tmp_path: Path
     assert torch.equal(sampler._tensors["model.Linear 1.weight"], expected)
 
 
-def test_a_save_is_compared_with_what_the_model_has(trained: tuple[nn.Module, Any]) -> None:
+def test_a_save_is_compared_with_what_is_trained(trained: tuple[nn.Module, Any]) -> None:
     model, optimizer = trained
     networks = Networks([model])
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
-    updates, equal, whole = saved_row(state, networks, 7)
-    assert (updates, equal) == (7, len(model.state_dict()))
-    with torch.no_grad():
-        state["model"] = {name: tensor + 7 for name, tensor in model.state_dict().items()}
-    _, equal, other = saved_row(state, networks, 7)
-    assert equal == 0 and other != whole
+    # Three of the four parameters are trained, and buffers are not.
+    updates, held, tensors, whole = saved_row(state, networks, 7)
+    assert (updates, held) == (7, 3)
+    assert saved_row([model], networks, 7)[1] == 3
+    swapped = {name[::-1]: tensor for name, tensor in model.state_dict().items()}
+    row = saved_row({**state, "model": swapped}, networks, 7)
+    assert row[1:3] == [held, tensors] and row[3] != whole
+    assert saved_row({**state, "epoch": 4}, networks, 7)[3] != whole
+    optimizer.param_groups[0]["foreach"] = True
+    fused = {**state, "optimizer": optimizer.state_dict()}
+    assert saved_row(fused, networks, 7)[3] == whole
+    scaled = {name: tensor + 7 for name, tensor in model.state_dict().items()}
+    row = saved_row({**state, "model": scaled}, networks, 7)
+    assert row[1] == 0 and row[2] != tensors
     assert saved_row(SimpleNamespace(), networks, 7)[1] == 0

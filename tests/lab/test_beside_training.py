@@ -7,11 +7,13 @@ import pytest
 
 from benchmarks.lies import LIES, TAUGHT, Lie
 from hotlap.attach.entry import Script
+from hotlap.lab.auxiliary_checks import check_averages
 from hotlap.lab.proving import Prover
 from hotlap.lab.saves_check import check_saves
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.techniques import registry
+from hotlap.trial.not_read import not_read_words
 from tests.lab.records import record
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -54,17 +56,47 @@ def test_steps_with_a_network_that_no_optimizer_trains_are_repeated(kind: str) -
     assert honest.tier == "rounding" and "float64 at" in honest.evidence, honest.evidence
 
 
-def test_saves_are_compared_with_the_plain_runs() -> None:
-    plain, rounded = record(), {**record(), "weights": ["other"]}
-    assert check_saves(plain, plain).state == "passed"
-    # Of other weights the digests say nothing, but some must be those of the model.
-    other_bits = {**rounded, "saves": [[30, 2, "others"]]}
-    assert check_saves(plain, other_bits).state == "passed"
-    assert check_saves(plain, {**plain, "saves": [[30, 2, "others"]]}).state == "failed"
-    assert check_saves(plain, {**rounded, "saves": [[30, 0, "others"]]}).state == "failed"
-    assert check_saves(plain, {**rounded, "saves": [[30, 1, "others"]]}).state == "passed"
-    # What is best so far may be saved at other times.
-    assert check_saves(plain, {**rounded, "saves": []}).state == "partial"
+def test_saves_of_bit_equal_weights_are_compared_in_all_they_hold() -> None:
+    plain = record()
+    found = check_saves(plain, plain)
+    assert found.state == "passed"
+    for row in ([30, 2, "saved", "others"], [30, 2, "others", "names"], [30, 1, "saved", "names"]):
+        assert check_saves(plain, {**plain, "saves": [row]}).state == "failed"
     assert check_saves(plain, {**plain, "saves": []}).state == "failed"
+    # Two plain runs differ in all of it, or in numbers such as the time.
     assert check_saves({**plain, "saves": None}, plain).state == "partial"
-    assert check_saves({**plain, "saves": []}, {**plain, "saves": []}).state == "passed"
+    timed = {**plain, "saves": [[30, 2, "saved", None]]}
+    assert check_saves(timed, plain).state == "partial"
+    assert check_saves(timed, {**plain, "saves": [[30, 2, "others", "names"]]}).state == "failed"
+    unread = {**plain, "saves": [[30, 0, "saved", "names" + not_read_words({"own.Kind"})]]}
+    found = check_saves(unread, unread)
+    assert found.state == "partial" and "own.Kind" in found.evidence
+    nothing = {**plain, "saves": []}
+    assert check_saves(nothing, nothing).state == "passed"
+
+
+def test_saves_of_rounded_weights_must_hold_what_was_trained() -> None:
+    plain = {**record(), "saves": [[10, 2, "a", "a"], [20, 2, "b", "b"]]}
+    rounded = {**plain, "weights": ["other"], "saves": [[10, 2, "c", "c"], [20, 2, "d", "d"]]}
+    assert check_saves(plain, rounded).state == "passed"
+    fewer = {**rounded, "saves": [[10, 1, "c", "c"], [20, 0, "d", "d"]]}
+    assert check_saves(plain, fewer).state == "failed"
+    # What was best so far may be saved at other times, or be another one.
+    older = {**rounded, "saves": [[10, 2, "c", "c"], [20, 0, "d", "d"]]}
+    assert check_saves(plain, older).state == "partial"
+    assert check_saves(plain, {**rounded, "saves": [[10, 2, "c", "c"]]}).state == "partial"
+    assert check_saves(plain, {**rounded, "saves": []}).state == "failed"
+
+
+def test_what_copies_give_in_training_mode_is_compared_at_equal_weights() -> None:
+    plain = {**record(), "copies_gave": [[-1, 10, "in", "out"], [-1, 20, "in", "out"]]}
+    assert check_averages(plain, plain).state == "passed"
+    other = {**plain, "copies_gave": [[-1, 10, "in", "out"], [-1, 20, "in", "others"]]}
+    assert check_averages(plain, other).state == "failed"
+    assert check_averages(plain, {**plain, "copies_gave": []}).state == "failed"
+    # From the 15th update on the weights are rounded otherwise.
+    weights = [*plain["weights"][:14], *["other"] * 26]
+    found = check_averages(plain, {**other, "weights": weights})
+    assert found.state == "partial" and "what 1 forwards of copies" in found.evidence
+    early = {**plain, "copies_gave": [[-1, 10, "in", "others"], [-1, 20, "in", "out"]]}
+    assert check_averages(plain, {**early, "weights": weights}).state == "failed"

@@ -87,7 +87,7 @@ def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         # Every second one is left out.
         other["averages"][0]["moved"][::2] = [0.0] * 19
     elif name == "saves":
-        other["saves"] = [[30, 0, "saved"]]
+        other["saves"] = [[30, 0, "saved", "names"]]
     elif name == "evaluation":
         other["evaluated"].pop()
     elif name == "buffers":

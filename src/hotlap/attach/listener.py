@@ -159,7 +159,7 @@ class _State:
         self.backward_depth = 0
         self.early_evaluations = 0
         """Outermost forwards in evaluation mode before the first training forward."""
-        self.root_classes: dict[type, Any] = {}
+        self.patched_classes: dict[type, Any] = {}
         self.roots: IdentityTable[bool] = IdentityTable()
         self.others: IdentityTable[tuple[int, bool]] = IdentityTable()
         """How many optimizers there were when a module was looked at, and whether none trains it,

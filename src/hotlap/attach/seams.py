@@ -224,13 +224,14 @@ def _patch_modules() -> None:
         if outermost and self not in State.roots and listener.root_wanted(self):
             State.roots.put(self, True)
             if listener.wants_phases:
-                _patch_root_class(type(self))
+                _patch_class(type(self))
                 return type(self).__call__(self, *args, **kwargs)
-        if not State.call_depth and listener.wants_others and _is_other(listener, self):
-            _patch_root_class(type(self))
-            return type(self).__call__(self, *args, **kwargs)
         if not (self.training or State.call_depth or State.roots.ids):
             State.early_evaluations += 1
+        is_other = type(self) not in State.patched_classes and not State.call_depth
+        if is_other and listener.wants_others and _is_other(listener, self):
+            _patch_class(type(self))
+            return type(self).__call__(self, *args, **kwargs)
         State.call_depth += 1
         try:
             return original(self, *args, **kwargs)
@@ -238,7 +239,7 @@ def _patch_modules() -> None:
             State.call_depth -= 1
 
     torch.nn.Module.__call__ = __call__
-    State.root_classes[torch.nn.Module] = (original, __call__)
+    State.patched_classes[torch.nn.Module] = (original, __call__)
 
 
 def _is_other(listener: Listener, module: Any) -> bool:
@@ -270,18 +271,18 @@ def _call_untrained(
 
 def stop_looking_for_roots() -> None:
     """Take the wrapper off `nn.Module`, unless somebody has wrapped it again meanwhile."""
-    original, ours = State.root_classes.get(torch.nn.Module, (None, None))
+    original, ours = State.patched_classes.get(torch.nn.Module, (None, None))
     if original is not None and torch.nn.Module.__call__ is ours:
         torch.nn.Module.__call__ = original
-        del State.root_classes[torch.nn.Module]
+        del State.patched_classes[torch.nn.Module]
 
 
-def _patch_root_class(kind: type) -> None:
-    if kind in State.root_classes:
+def _patch_class(kind: type) -> None:
+    if kind in State.patched_classes:
         return
     original = kind.__call__
     # A root that was found is not looked at again.
-    before, looking = State.root_classes.get(torch.nn.Module, (None, None))
+    before, looking = State.patched_classes.get(torch.nn.Module, (None, None))
     of_root = before if original is looking else original
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,4 +312,4 @@ def _patch_root_class(kind: type) -> None:
         return output
 
     kind.__call__ = __call__
-    State.root_classes[kind] = (original, __call__)
+    State.patched_classes[kind] = (original, __call__)

@@ -96,9 +96,10 @@ def limits(
     if "start" in passed:
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
-        found.append(Limit("weights, buffers and optimizer state between updates", 0.0, ""))
+        found.append(Limit("weights and optimizer state between updates", 0.0, ""))
+        found.append(Limit("what no optimizer updates and the script leaves alone", 0.0, ""))
     if is_exact and "saves" in passed:
-        found.append(Limit("tensors that are saved", 0.0, ""))
+        found.append(Limit("what `torch.save` is given, before it is pickled", 0.0, ""))
     if is_exact:
         return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
     if "delivery" in passed:
@@ -116,13 +117,12 @@ def limits(
     if "gradient" in passed and sampled.rows:
         of_rows = narrow_limit if is_narrow else gradient_limit
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
-        # All samples miss that share once in twenty times.
-        steps = {row["step"] for row in sampled.rows}
-        share = 1 - 0.05 ** (1 / len(steps))
-        found.append(Limit("other gradients in some steps", share, OF_STEPS))
+        found.append(Limit("other gradients in some steps", _missed_share(sampled), OF_STEPS))
     if "buffers" in passed:
         limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
         found.append(Limit("buffers, in all steps", limit, "of their change"))
+        if sampled.rows:
+            found.append(Limit("other buffers in some steps", _missed_share(sampled), OF_STEPS))
     if "averages" in passed:
         found.append(Limit("averages of the weights", AVERAGE_LIMIT, "of each movement"))
     if "evaluation" in passed:
@@ -130,6 +130,11 @@ def limits(
         limit = NARROW_LIMIT if is_narrow else max(stated, default=OUTPUT_LIMIT)
         found.append(Limit("outputs in evaluation, in all forwards", limit, "of their norm"))
     return tuple(found)
+
+
+def _missed_share(sampled: SampledSteps) -> float:
+    """Return the share of steps that all samples miss once in twenty times."""
+    return 1 - 0.05 ** (1 / len({row["step"] for row in sampled.rows}))
 
 
 def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[str, ...]:
@@ -150,7 +155,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     if not covered["saved"]:
         saves = "saving: no save was recorded within the horizon"
     elif not has_its_bits:
-        saves += ", and single tensors of what is saved"
+        saves += ", names, numbers, and tensors that are not trained"
     found.append(saves)
     if covered["evaluations"]:
         found.append("what the script computes from the model's outputs in evaluation")

@@ -131,14 +131,15 @@ class FollowedRuns:
         if any(self.plain[key] != again[key] for key in ("untrained", "untrained_moved")):
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
             self.plain["untrained"] = self.plain["untrained_moved"] = None
-        if self.plain.get("saves") != again.get("saves"):
-            self.plain["saves"] = None
+        _forget_other_saves(self.plain, again)
         started = self.plain["start"]
         for name in [n for n, held in started.items() if held and held[1] == BUFFER]:
             if again["start"].get(name) != started[name]:
                 started[name] = None
         if check_averages(self.plain, again).state == "failed":
             self.plain["averages"] = None
+        if self.plain.get("copies_gave") != again.get("copies_gave"):
+            self.plain["copies_gave"] = None
         if _read(self.plain) != _read(again):
             self.plain["evaluated"] = None
         self.plain["not_repeated"] = unrepeated_generators(self.plain, again)
@@ -234,6 +235,18 @@ class FollowedRuns:
             # Of the plan that is judged, not of the runs that it is compared with.
             self.techniques = report["techniques"]
         return report["record"]
+
+
+def _forget_other_saves(plain: dict[str, Any], again: dict[str, Any]) -> None:
+    """Forget of what a plain run saves what another one does not save again."""
+    theirs, ours = plain.get("saves") or [], again.get("saves") or []
+    if [row[:3] for row in theirs] != [row[:3] for row in ours]:
+        plain["saves"] = None
+        return
+    for row, same in zip(theirs, ours, strict=True):
+        if row[3] != same[3]:
+            # It holds the time, say.
+            row[3] = None
 
 
 def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: bool) -> bool:

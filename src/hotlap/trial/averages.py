@@ -44,15 +44,19 @@ class Averages:
         self._copies: list[_Copy] = []
         self._updates = 0
 
-    def update_begins(self, roots: Sequence[Any], trained: Tensors) -> list[Any]:
+    def update_begins(
+        self, roots: Sequence[Any], trained: Tensors, others: Sequence[Any] = ()
+    ) -> list[Any]:
         """An update begins: the copies are what the step before has made of them.
 
         Args:
             roots: the modules that are trained.
             trained: what optimizers update, which is no copy.
+            others: modules that the script calls and no optimizer trains; one may be a copy of a
+                part of those that are trained.
 
         Returns:
-            Modules among them that were not known before.
+            Copies of whole modules that were not known before.
         """
         self._look()
         self._updates += 1
@@ -67,6 +71,11 @@ class Averages:
                 is_new = id(module) not in known
                 if is_new and self._add(number, module, _of_module(module), _of_module(root)):
                     found.append(module)
+            for other in [each for each in others if id(each) not in known]:
+                part = _part_like(root, other)
+                if part is not None and part is not root:
+                    read = _of_module(other)
+                    self._add(number, other, read, _of_module(part), is_sure=False)
             for holder, keys, names in _containers_of(root, places, objects):
                 if id(holder) not in known:
                     read = _of_container(holder, keys)
@@ -111,6 +120,13 @@ def _copies_of(root: Any, trained: set[int], objects: Sequence[Any]) -> list[Any
         if fits and not any(id(p) in own for p in theirs):
             found.append(candidate)
     return found
+
+
+def _part_like(root: Any, module: Any) -> Any:
+    """Return the first part of a root with a module's class and shapes, None if there is none."""
+    shapes = [parameter.shape for parameter in module.parameters()]
+    alike = (each for each in root.modules() if type(each) is type(module) and shapes)
+    return next((p for p in alike if [x.shape for x in p.parameters()] == shapes), None)
 
 
 def _of_module(module: Any) -> Read:

@@ -32,6 +32,8 @@ class Evaluations:
     def __init__(self, folder: Path | None) -> None:
         self.forwards: list[list[Any]] = []
         """Of each: which module, after how many updates, digests of inputs and outputs."""
+        self.of_copies: list[list[Any]] = []
+        """The same of copies in training mode: a target network's are part of a step."""
         self._folder = folder
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
         self._places: IdentityTable[int] = IdentityTable()
@@ -46,10 +48,10 @@ class Evaluations:
     ) -> None:
         """A forward of a watched module has returned."""
         place = self._places.get(module)
-        if place == COPY and module.training:
-            # A target network, say: its forward is a part of the step, and repeated with it.
-            return
         digests = [digest.of_readable([args, kwargs]), digest.of_readable(output)]
+        if place == COPY and module.training:
+            self.of_copies.append([place, updates, *digests])
+            return
         self.forwards.append([place, updates, *digests])
         # In training mode it draws: it could only be repeated with the same numbers.
         if self._folder is None or module.training:

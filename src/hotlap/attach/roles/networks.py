@@ -1,11 +1,12 @@
 """`Networks`: the modules that a script trains, and those that it only calls beside them."""
 
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from hotlap.attach.seams import known_optimizers
 
@@ -23,24 +24,36 @@ class Networks:
 
     def __init__(self, roots: Sequence[Any]) -> None:
         self.roots = roots
-        self._others: list[tuple[str, weakref.ref[Any]]] = []
-        self._counts: Counter[str] = Counter()
+        self._others: dict[str, weakref.ref[Any]] = {}
 
     def note_call(self, module: Any) -> str:
         """A module that no optimizer trains is called; return its name if it is new, else ""."""
-        if any(ref() is module for _, ref in self._others):
+        if any(ref() is module for ref in self._others.values()):
             return ""
+        # A lazy one has no numbers before its first call has ended.
+        if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+            return ""
+        self._others = {name: ref for name, ref in self._others.items() if ref() is not None}
         kind = type(module).__name__
-        self._counts[kind] += 1
-        name = f"{kind} {self._counts[kind]}"
-        self._others.append((name, weakref.ref(module)))
+        names = (f"{kind} {number}" for number in count(1))
+        # One that is made anew in each step has the same name in each.
+        name = next(name for name in names if name not in self._others)
+        self._others[name] = weakref.ref(module)
         return name
+
+    @property
+    def others(self) -> list[Any]:
+        """The modules that are only called and still there."""
+        return [module for _, module in self._modules() if not self._is_root(module)]
+
+    def _is_root(self, module: Any) -> bool:
+        return any(module is root for root in self.roots)
 
     def _modules(self) -> Iterator[tuple[str, Any]]:
         yield from ((str(number), root) for number, root in enumerate(self.roots, 1))
-        for name, ref in self._others:
+        for name, ref in self._others.items():
             module = ref()
-            if module is not None and not any(module is root for root in self.roots):
+            if module is not None and not self._is_root(module):
                 yield name, module
 
     def states(self, only: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
@@ -56,7 +69,7 @@ class Networks:
             if only is not None and module is not only:
                 continue
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-                if id(tensor) not in seen:
+                if id(tensor) not in seen and not is_lazy(tensor):
                     seen.add(id(tensor))
                     yield f"{place}.{name}", tensor
         if only is not None:

@@ -1,5 +1,6 @@
 """Role `own_place`: repeats captured steps where the script itself comes to them."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class AtOwnPlace(Part):
 
     def _narrow(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the inputs of a step that is not repeated."""
-        own = own_dtype(module.parameters())
+        own = own_dtype(chain(module.parameters(), module.buffers()))
         # A batch may have been read ahead, in a step that was repeated.
         return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
 

@@ -140,7 +140,8 @@ class Verify(Part):
             self._sampler.step_begins(self._watch.steps)
         assert stepper is not None, "an optimizer steps that has no place"
         trained = [p for each in known_optimizers() for p in _parameters_of(each)]
-        for copy in self._averages.update_begins(self._watch.roots, trained):
+        others = self._networks.others
+        for copy in self._averages.update_begins(self._watch.roots, trained, others):
             State.copies.put(copy, True)
             self._evaluations.watch(copy, COPY)
         scale = self._scales.pop(id(optimizer), 1.0)
@@ -213,6 +214,7 @@ class Verify(Part):
                 "followed": self._follower.report(),
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,
+                "copies_gave": self._evaluations.of_copies,
                 "evaluations": self._evaluations.write(),
                 "samples": self._sampler.written,
                 "not_sampled": self._sampler.reason,

@@ -1,5 +1,6 @@
 """`hotlap run` switches an exact technique off that costs more than it saves."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def nap(monkeypatch: pytest.MonkeyPatch, name: str, steps: int) -> Outcome:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     script = Script(path="napping.py", args=(str(steps),), cwd=str(ROOT / "tests" / "lab"))
     spec = f"tests.lab.nap_techniques:{name.upper()}"
     done = run(script, Plan({name: {}}), techniques=(spec,))
@@ -44,10 +45,13 @@ def test_a_short_run_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["state"] == "applied"
 
 
-def test_a_run_that_was_divided_into_turns_learns_the_same(tmp_path: Path) -> None:
+def test_a_run_that_was_divided_into_turns_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where the script's own process finds the techniques.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     plan = {"counted_resident": {}, "counted_optimizer": {"implementation": "foreach"}}
     specs = tuple(f"tests.attach.counted:{name}" for name in ("RESIDENT", "OPTIMIZER"))
-    # Its path leads to the techniques in the script's own process.
     script = Script(path="tests/tiny.py", args=("--epochs", "25"), cwd=str(ROOT))
     printed = []
     for given in (Plan(plan), Plan()):

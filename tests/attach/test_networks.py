@@ -11,6 +11,7 @@ from torch import nn
 
 from hotlap.attach.listener import State
 from hotlap.attach.roles.networks import Networks
+from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.saves import saved_row
 
@@ -76,6 +77,47 @@ def test_a_module_that_is_called_later_in_a_step_is_captured_then(tmp_path: Path
     # What is kept is what the step has begun with.
     sampler.keep_states()
     assert torch.equal(sampler._tensors["model.Linear 1.weight"], expected)
+
+
+def test_what_is_called_before_a_step_that_draws_itself_is_captured_as_it_was(
+    tmp_path: Path,
+) -> None:
+    statistics = nn.BatchNorm1d(2)
+    networks = Networks([nn.Linear(2, 2)])
+    sampler = StepSampler({"samples": [3], "folder": str(tmp_path)})
+    sampler.mark_step_boundary(3)
+    networks.note_call(statistics)
+    sampler.other_forward(statistics, networks)
+    given = statistics(torch.randn(8, 2)).detach()
+    sampler.forward(3, (given,), networks)
+    kept = sampler._tensors["model.BatchNorm1d 1.running_mean"]
+    assert torch.equal(kept, torch.zeros(2)) and statistics.running_mean.any()  # pyright: ignore[reportOptionalMemberAccess]
+    # Of a step that begins with a batch it is the state at that.
+    sampler.finish()
+    sampler.mark_step_boundary(4)
+    assert not sampler._early
+
+
+def test_a_dtype_of_its_own_is_left_to_a_module_that_is_only_called(tmp_path: Path) -> None:
+    model, wide = nn.Linear(2, 2), nn.BatchNorm1d(2, dtype=torch.float64)
+    teacher = nn.Linear(2, 2)
+    networks = Networks([model])
+    networks.note_call(wide)
+    networks.note_call(teacher)
+    sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
+    sampler.batch(0, torch.ones(2), networks)
+    sampler._updates.append({"optimizer": 0, "update": 0})
+    sampler.finish()
+    repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
+    repeated.begin(networks)
+    assert {p.dtype for p in (model.weight, teacher.weight, wide.weight)} == {torch.float64}
+    repeated.end(networks)
+    assert model.weight.dtype == teacher.weight.dtype == torch.float32
+    plain = Repetition(sampler.written[0]["file"], [], torch.float32)
+    plain.begin(networks)
+    assert wide.weight.dtype == torch.float64 and teacher.weight.dtype == torch.float32
+    assert plain.cast_beside(torch.ones(2, dtype=torch.float64)).dtype == torch.float64
+    plain.end(networks)
 
 
 def test_a_save_is_compared_with_what_is_trained(trained: tuple[nn.Module, Any]) -> None:

@@ -175,7 +175,7 @@ def test_nothing_evaluated_is_said() -> None:
     lines = not_checked([Check("averages", "partial", "none looked for")], covers(plain))
     assert "averages: none looked for" in lines
     assert any(line.startswith("evaluation") for line in lines)
-    assert "saving: files other than those of `torch.save`" in "\n".join(lines)
+    assert "files other than those of `torch.save`" in "\n".join(lines)
     assert not any("computes from" in line for line in lines)
 
 

@@ -1,5 +1,6 @@
 """Proofs follow what no optimizer updates: teachers, target networks, frozen layers, saves."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ FAST = "moved_teacher"
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
     patch = pytest.MonkeyPatch()
-    patch.setenv("PYTHONPATH", str(BENCHMARKS.parent))
+    patch.setenv("PYTHONPATH", str(BENCHMARKS.parent), prepend=os.pathsep)
     script = Script(path="lies_taught.py", args=("--epochs", "1000"), cwd=str(BENCHMARKS))
     with Lab(script, techniques=TECHNIQUES) as lab:
         made = Prover(lab, 40, registry(TECHNIQUES))

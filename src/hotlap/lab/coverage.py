@@ -151,7 +151,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     if not covered["averages"]:
         found.append("averages of the weights, unless in a module, a list or a dict")
     has_its_bits = any(check.name == "bits" and check.state == "passed" for check in checks)
-    saves = "saving: files other than those of `torch.save`"
+    saves = "saving: how objects are pickled, and files other than those of `torch.save`"
     if not covered["saved"]:
         saves = "saving: no save was recorded within the horizon"
     elif not has_its_bits:

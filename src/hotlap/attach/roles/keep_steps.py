@@ -50,8 +50,8 @@ class KeepSteps(Part):
 
     def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         # Only those of a class that is trained, too: nobody has looked for others before.
-        if self._networks.note_call(module):
-            self._sampler.keep_states()
+        self._networks.note_call(module)
+        self._sampler.other_forward(module, self._networks)
         return inputs
 
     def step_begins(self, optimizer: Any) -> None:

@@ -46,6 +46,10 @@ class Networks:
         """The modules that are only called and still there."""
         return [module for _, module in self._modules() if not self._is_root(module)]
 
+    def is_beside(self, name: str) -> bool:
+        """Return whether a name in `states` is of one of the `others`."""
+        return name.partition(".")[0] in self._others
+
     def _is_root(self, module: Any) -> bool:
         return any(module is root for root in self.roots)
 

@@ -86,7 +86,7 @@ class AtOwnPlace(Part):
         if current is None:
             return self._narrow(module, inputs)
         self._findings.run_guarded(lambda: current.load(networks, module))
-        return nested.map_tensors(inputs, current.cast)
+        return nested.map_tensors(inputs, current.cast_beside)
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root

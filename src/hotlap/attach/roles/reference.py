@@ -63,8 +63,12 @@ class Reference(Part):
         return nested.map_tensors(inputs, current.cast)
 
     def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        self._findings.networks.note_call(module)
-        return self.forward_begins(module, inputs)
+        networks, current = self._findings.networks, self._repeated
+        networks.note_call(module)
+        if current is None:
+            return inputs
+        self._findings.run_guarded(lambda: current.load(networks, module))
+        return nested.map_tensors(inputs, current.cast_beside)
 
     def step_begins(self, optimizer: Any) -> None:
         current = self._repeated

@@ -206,6 +206,7 @@ class Repetition:
         with safe_open(file, framework="pt") as archive:
             self.meta = json.loads(archive.metadata()["hotlap"])
             self.tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+        self._own = own_dtype(t for name, t in self.tensors.items() if name.startswith("model."))
         self.places = [update["optimizer"] for update in self.meta["updates"]]
         """Which optimizers update in the step."""
         self.gradients: list[Gradients] = []
@@ -225,8 +226,7 @@ class Repetition:
 
     def begin(self, networks: Networks) -> None:
         """Load the weights; from here on the script computes in `dtype`."""
-        model = (t for name, t in self.tensors.items() if name.startswith("model."))
-        self._formats.enter_context(repeat_in_dtype(self.dtype, own_dtype(model)))
+        self._formats.enter_context(repeat_in_dtype(self.dtype, self._own))
         self.load(networks)
         if self.autocasts:
             kind = next((tensor.device.type for _, tensor in networks.states()), "cpu")
@@ -244,7 +244,8 @@ class Repetition:
             if captured is not None and name not in self._before:
                 self._before[name] = (tensor, tensor.data, tensor.requires_grad)
                 # A copy, as batch norm writes into its buffers; in the layout that the script uses.
-                like = self.cast(tensor.data)
+                cast = self.cast_beside if networks.is_beside(name) else self.cast
+                like = cast(tensor.data)
                 copy = torch.empty_like(like).copy_(captured)
                 tensor.data = self._laid_out(copy)
                 # A script may freeze a layer for a while, and be in another while here.
@@ -284,6 +285,10 @@ class Repetition:
 
     def cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() else value
+
+    def cast_beside(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of a module that is only called: it may be in a dtype of its own."""
+        return value.to(self.dtype) if value.dtype == self._own else value
 
     def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
         """True if these are the inputs of the step's first forward, but for their rounding."""

@@ -33,6 +33,8 @@ class StepSampler:
         self._step: int | None = None
         self._random: dict[str, torch.Tensor] | None = None
         """RNG when the step before ended, until a batch is handed over or a forward begins."""
+        self._early: dict[str, torch.Tensor] = {}
+        """Of modules that were called before the forward with which the step begins."""
         self._at_own_places = bool(options.get("at_own_places"))
         """True to repeat every step where it is, also those whose batches could be handed over."""
         self._was_handed = False
@@ -90,8 +92,16 @@ class StepSampler:
         if self._draws_itself:
             self.finish()
         draws_itself, self._was_handed = not self._was_handed, False
+        self._early = {}
         if draws_itself and (step in self.wanted or self.looks):
             self._random = rng_states()
+
+    def other_forward(self, module: Any, networks: Networks) -> None:
+        """A module that no optimizer trains is called; the forward may change it."""
+        if self._step is None and self._random is not None:
+            for name, tensor in networks.states(module):
+                self._early.setdefault(name, copy_for_storage(tensor))
+        self.keep_states()
 
     def forward(
         self, step: int, inputs: Any, networks: Networks, carried: dict[int, int] | None = None
@@ -144,7 +154,7 @@ class StepSampler:
                 self._give_up("each rank holds a share of the parameters (`fully_shard`)")
                 return
             if name not in self._takes_gradient:
-                self._keep(f"model.{name}", tensor)
+                self._keep(f"model.{name}", self._early.get(name, tensor))
                 self._takes_gradient[name] = tensor.requires_grad
 
     def step_begins(self, step: int) -> None:

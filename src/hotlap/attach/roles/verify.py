@@ -86,7 +86,7 @@ class Verify(Part):
         name = self._networks.note_call(module)
         if name:
             self._note_start(name, module)
-            self._sampler.keep_states()
+        self._sampler.other_forward(module, self._networks)
         self._untrained.forward_begins(self._networks.untrained())
         return inputs
 

@@ -110,7 +110,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:  # noqa: ARG001
     parser.add_argument("--lie", action="append", choices=[lie.name for lie in LIES])
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS))
     args = parser.parse_args(argv)
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     # Of the synthetic data an epoch is short: each horizon holds an evaluation.
     os.environ.pop("HOTLAP_DATA", None)
     result = Result()

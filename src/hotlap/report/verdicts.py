@@ -51,11 +51,13 @@ updates: each update is repeated in float64 on sampled elements, from the gradie
 that the optimizer got. Learning rate and weight decay are estimated from all updates. Optimizers
 that do not treat each element by itself are checked at sampled steps only.
 
-averages: copies of the model, as for an exponential moving average, change as in the plain run:
-on sampled elements, and in every bit where the weights have the plain run's bits.
+averages: copies of the model or of a part of it, as for an exponential moving average, change as in
+the plain run: on sampled elements, and in every bit where the weights have the plain run's bits.
+What copies in training mode return is compared as long as the weights are bit-equal.
 
-saves: what the script saves with `torch.save` holds weights of the model, bit by bit, where it does
-in the plain run; if the weights are bit-equal to the plain run's, all saved tensors are.
+saves: what the script saves with `torch.save` holds as many of the trained parameters, bit by bit,
+as in the plain run. If all weights are bit-equal, so are all saved tensors, names and numbers; how
+objects are pickled is not looked at.
 
 Checked at sampled steps, which are sampled again for each proof, and at steps whose gradient
 suddenly differs from the plain run's:

@@ -16,7 +16,7 @@ def record() -> dict[str, Any]:
         "weights": [f"w{i}" for i in range(STEPS)],
         "first_state": ["empty"],
         "saves": [[30, 2, "saved", "names"]],
-        "copies_gave": [],
+        "without_gradients": [],
         "start": {"0.weight": [7, True], "0.bias": [8, True]},
         "untrained": ["b"] * STEPS,
         "untrained_moved": {},

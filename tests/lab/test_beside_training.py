@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.lies import LIES, TAUGHT, Lie
 from hotlap.attach.entry import Script
-from hotlap.lab.auxiliary_checks import check_averages
+from hotlap.lab.auxiliary_checks import check_evaluation
+from hotlap.lab.check import Check
 from hotlap.lab.proving import Prover
+from hotlap.lab.run_checks import check_bits
 from hotlap.lab.saves_check import check_saves
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
@@ -89,15 +92,20 @@ def test_saves_of_rounded_weights_must_hold_what_was_trained() -> None:
     assert check_saves(plain, {**rounded, "saves": []}).state == "failed"
 
 
-def test_what_copies_give_in_training_mode_is_compared_at_equal_weights() -> None:
-    plain = {**record(), "copies_gave": [[-1, 10, "in", "out"], [-1, 20, "in", "out"]]}
-    assert check_averages(plain, plain).state == "passed"
-    other = {**plain, "copies_gave": [[-1, 10, "in", "out"], [-1, 20, "in", "others"]]}
-    assert check_averages(plain, other).state == "failed"
-    assert check_averages(plain, {**plain, "copies_gave": []}).state == "failed"
+def test_forwards_without_gradients_in_training_mode_are_compared_at_equal_weights() -> None:
+    def check(plain: Any, other: Any) -> Check:
+        return check_evaluation(plain, other, None, is_narrow=False)
+
+    plain = {**record(), "without_gradients": [[-1, 10, "in", "out"], [-1, 20, "in", "out"]]}
+    assert check(plain, plain).state == "passed"
+    other = {**plain, "without_gradients": [[-1, 10, "in", "out"], [-1, 20, "in", "others"]]}
+    assert check(plain, other).state == "failed"
+    assert check_bits(plain, other, None).state == "failed"
+    assert check(plain, {**plain, "without_gradients": []}).state == "failed"
+    assert check({**plain, "without_gradients": None}, other).state == "partial"
     # From the 15th update on the weights are rounded otherwise.
     weights = [*plain["weights"][:14], *["other"] * 26]
-    found = check_averages(plain, {**other, "weights": weights})
-    assert found.state == "partial" and "what 1 forwards of copies" in found.evidence
-    early = {**plain, "copies_gave": [[-1, 10, "in", "others"], [-1, 20, "in", "out"]]}
-    assert check_averages(plain, {**early, "weights": weights}).state == "failed"
+    found = check(plain, {**other, "weights": weights})
+    assert found.state == "partial" and "what 1 forwards without gradients" in found.evidence
+    early = {**plain, "without_gradients": [[-1, 10, "in", "others"], [-1, 20, "in", "out"]]}
+    assert check(plain, {**early, "weights": weights}).state == "failed"

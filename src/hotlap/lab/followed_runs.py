@@ -138,8 +138,8 @@ class FollowedRuns:
                 started[name] = None
         if check_averages(self.plain, again).state == "failed":
             self.plain["averages"] = None
-        if self.plain.get("copies_gave") != again.get("copies_gave"):
-            self.plain["copies_gave"] = None
+        if self.plain.get("without_gradients") != again.get("without_gradients"):
+            self.plain["without_gradients"] = None
         if _read(self.plain) != _read(again):
             self.plain["evaluated"] = None
         self.plain["not_repeated"] = unrepeated_generators(self.plain, again)

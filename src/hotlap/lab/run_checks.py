@@ -123,10 +123,12 @@ def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check
         ("weights", "weights"),
         ("untrained", "buffers and what else no optimizer updates"),
         ("evaluated", "evaluation"),
+        ("without_gradients", "forwards without gradients in training mode"),
     )
     for key, words in kinds:
         # None where two plain runs differ in it.
-        position = None if plain.get(key) is None else first_difference(plain[key], other[key])
+        theirs = plain.get(key)
+        position = None if theirs is None else first_difference(theirs, other.get(key, ()))
         if position is not None:
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])

@@ -53,7 +53,6 @@ that do not treat each element by itself are checked at sampled steps only.
 
 averages: copies of the model or of a part of it, as for an exponential moving average, change as in
 the plain run: on sampled elements, and in every bit where the weights have the plain run's bits.
-What copies in training mode return is compared as long as the weights are bit-equal.
 
 saves: what the script saves with `torch.save` holds as many of the trained parameters, bit by bit,
 as in the plain run. If all weights are bit-equal, so are all saved tensors, names and numbers; how
@@ -72,7 +71,8 @@ update: the whole update, with the plain run's hyperparameters.
 buffers: how the step changes buffers, such as batch norm's statistics.
 
 evaluation: the same inputs are evaluated after the same updates; some forwards are repeated with
-their weights.
+their weights. In training mode, where they are mostly part of a step, forwards without gradients
+are compared as long as the weights are bit-equal.
 
 losses: the mean of the second half of the losses is the plain run's, within its noise.
 

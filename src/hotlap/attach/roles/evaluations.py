@@ -32,8 +32,8 @@ class Evaluations:
     def __init__(self, folder: Path | None) -> None:
         self.forwards: list[list[Any]] = []
         """Of each: which module, after how many updates, digests of inputs and outputs."""
-        self.of_copies: list[list[Any]] = []
-        """The same of copies in training mode: a target network's are part of a step."""
+        self.in_training: list[list[Any]] = []
+        """The same in training mode, where they are part of a step, as of a target network."""
         self._folder = folder
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
         self._places: IdentityTable[int] = IdentityTable()
@@ -49,12 +49,12 @@ class Evaluations:
         """A forward of a watched module has returned."""
         place = self._places.get(module)
         digests = [digest.of_readable([args, kwargs]), digest.of_readable(output)]
-        if place == COPY and module.training:
-            self.of_copies.append([place, updates, *digests])
+        if module.training:
+            # It may draw, and change buffers: by itself it could not be repeated.
+            self.in_training.append([place, updates, *digests])
             return
         self.forwards.append([place, updates, *digests])
-        # In training mode it draws: it could only be repeated with the same numbers.
-        if self._folder is None or module.training:
+        if self._folder is None:
             return
         count = len(self.forwards)
         slot = count - 1 if count <= SAMPLES else self._draw.randrange(count)

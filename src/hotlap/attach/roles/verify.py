@@ -214,7 +214,7 @@ class Verify(Part):
                 "followed": self._follower.report(),
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,
-                "copies_gave": self._evaluations.of_copies,
+                "without_gradients": self._evaluations.in_training,
                 "evaluations": self._evaluations.write(),
                 "samples": self._sampler.written,
                 "not_sampled": self._sampler.reason,

@@ -96,8 +96,8 @@ def limits(
     if "start" in passed:
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
-        found.append(Limit("weights and optimizer state between updates", 0.0, ""))
-        found.append(Limit("what no optimizer updates and the script leaves alone", 0.0, ""))
+        words = "weights, optimizer state and untrained tensors that the script leaves alone"
+        found.append(Limit(words, 0.0, ""))
     if is_exact and "saves" in passed:
         found.append(Limit("what `torch.save` is given, before it is pickled", 0.0, ""))
     if is_exact:

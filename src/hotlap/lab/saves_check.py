@@ -50,13 +50,13 @@ def _compare_bits(theirs: Sequence[Any], ours: Sequence[Any]) -> Check:
 
 
 def _compare_weights(theirs: Sequence[Any], ours: Sequence[Any]) -> Check:
-    pairs = [(now[1] < before[1]) for before, now in zip(theirs, ours, strict=True) if before[1]]
-    fewer = sum(pairs)
+    less = [now[1] < before[1] for before, now in zip(theirs, ours, strict=True) if before[1]]
+    fewer = sum(less)
     words = (
-        f"{len(theirs)} objects saved by `torch.save`; in {fewer} of the {len(pairs)} that hold "
+        f"{len(theirs)} objects saved by `torch.save`; in {fewer} of the {len(less)} that hold "
         "trained weights in the plain run there are fewer, bit by bit"
     )
-    if fewer and fewer == len(pairs):
+    if fewer and fewer == len(less):
         return Check("saves", "failed", words)
     # What was best so far may be another one, as rounding decides.
     return Check("saves", "partial" if fewer else "passed", words)

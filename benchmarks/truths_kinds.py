@@ -6,7 +6,7 @@ import sys
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 EPOCHS = 60
 OUT = 4
@@ -294,6 +294,41 @@ def momentum_encoder(loader: DataLoader) -> None:
             optimizer.step()
 
 
+def new_data_sets(loader: DataLoader) -> None:
+    """Data are split again in each epoch: some to train on, others to evaluate."""
+    model = network(drop=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(EPOCHS):
+        trained, held = random_split(loader.dataset, [96, 32])
+        model.train()
+        for x, y in DataLoader(trained, batch_size=16, shuffle=True):
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, _ in DataLoader(held, batch_size=16):
+                model(x)
+
+
+def drawn_batches(loader: DataLoader) -> None:
+    """Batches are drawn from tensors, and only what is evaluated comes from a loader."""
+    model = network(drop=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    samples, labels = loader.dataset.tensors
+    for step in range(EPOCHS * len(loader)):
+        if step % 10 == 0:
+            model.eval()
+            with torch.no_grad():
+                for x, _ in loader:
+                    model(x)
+            model.train()
+        drawn = torch.randint(0, len(labels), (16,))
+        optimizer.zero_grad()
+        loss_of(model, samples[drawn], labels[drawn]).backward()
+        optimizer.step()
+
+
 KINDS = (
     wgan,
     two_optimizers,
@@ -309,6 +344,8 @@ KINDS = (
     target_network,
     mean_teacher,
     momentum_encoder,
+    new_data_sets,
+    drawn_batches,
 )
 
 if __name__ == "__main__":

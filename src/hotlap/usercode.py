@@ -41,6 +41,16 @@ def is_users(filename: str) -> bool:
     return not any(path.startswith(root + os.sep) for root in _LIBRARIES)
 
 
+_scripts: set[str] = set()
+
+
+def keep_script() -> None:
+    """Let `imported_files` know the script that runs: Python forgets its file when it has ended."""
+    file = vars(sys.modules["__main__"]).get("__file__")
+    if file is not None:
+        _scripts.add(os.path.abspath(file))
+
+
 def imported_files() -> list[str]:
     """Return the user's files that this process has imported so far, sorted.
 
@@ -50,7 +60,7 @@ def imported_files() -> list[str]:
     here = os.getcwd() + os.sep
     # What an attribute is asked of may import itself only then.
     files = {vars_of.get("__file__") for vars_of in map(_vars_of, list(sys.modules.values()))}
-    files.add(_notebook())
+    files |= {_notebook(), *_scripts}
     paths = {os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)}
     return sorted(path.removeprefix(here) for path in paths)
 

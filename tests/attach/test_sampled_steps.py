@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import State
@@ -248,12 +249,62 @@ def test_a_script_that_captures_its_own_steps_is_refused_at_once(
 def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
     watch, recorded = role()
     watch.recorder.count_step()
-    known = SimpleNamespace(training=training, batches=0)
+    known = SimpleNamespace(is_trained_on=training)
     recorded.batch_ends(SimpleNamespace(_hotlap_loader=known), torch.ones(2))
     recorded.batch_ends(SimpleNamespace(), torch.ones(3))
     assert len(recorded.batches) == 2
-    kept = [name for name in recorded._sampler._tensors if name.startswith("batch.")]
-    assert kept == (["batch.0.0"] if training else [])
+    assert names_kept(recorded) == (["batch.0.0"] if training else [])
+
+
+def names_kept(recorded: Verify) -> list[str]:
+    return [name for name in recorded._sampler._tensors if name.startswith("batch.")]
+
+
+def test_the_first_batch_of_a_new_data_set_belongs_to_a_step_if_it_is_trained_on() -> None:
+    watch, recorded = role()
+    watch.recorder.count_step()
+
+    def read() -> None:
+        loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
+        iterator = iter(loader)
+        watch.loaders.begin(loader, iterator, watch.steps)
+        for batch in iterator:
+            watch.loaders.read(iterator)
+            recorded.batch_ends(iterator, batch)
+
+    def evaluate() -> None:
+        watch.loaders.evaluate()
+        recorded.evaluation_forward_ends(torch.nn.Identity(), (), {}, torch.ones(1))
+
+    read()
+    assert names_kept(recorded) == ["batch.0.0", "batch.1.0"]
+    evaluate()
+    assert not names_kept(recorded)
+    read()
+    watch.loaders.train()
+    recorded.backward_begins(torch.ones(1))
+    # Nor does an evaluation that comes later take them away.
+    read()
+    evaluate()
+    assert names_kept(recorded) == ["batch.0.0", "batch.1.0"]
+
+
+def test_what_may_be_evaluated_does_not_end_sampling(tmp_path: Path) -> None:
+    sampler = StepSampler({"samples": [3], "folder": str(tmp_path)})
+    sampler.mark_step_boundary(3)
+    sampler.batch(3, {"text": object()}, Networks(()), is_trained_on=None)
+    assert sampler.wanted and not sampler.reason
+    sampler.batch(3, torch.ones(2), Networks(()), is_trained_on=None)
+    # A loader whose batches are known to be trained on gives the step's.
+    sampler.batch(3, torch.zeros(4), Networks(()))
+    assert sampler._tensors["batch.0.0"].tolist() == [0] * 4
+    # Where an evaluation used up the guess, a script may draw its batch itself.
+    drawing = StepSampler({"samples": [3], "folder": str(tmp_path)})
+    drawing.mark_step_boundary(3)
+    drawing.batch(3, torch.ones(2), Networks(()), is_trained_on=None)
+    drawing.evaluation_ends()
+    drawing.forward(3, (torch.ones(2),), Networks(()))
+    assert drawing._draws_itself
 
 
 def test_a_batch_that_cannot_be_kept_ends_sampling() -> None:

@@ -204,6 +204,7 @@ def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:
     slow = RaceTime(replace(short.trace, steps=[(900.0, 50.0, 50.0, 0.0, 0.0)] * 20), 90)
     assert slow.seconds(3) < 90
     assert slow.arms_that_fit(3, 40.0) >= 1
+    assert replace(short, turn_s=0.15).least_s < short.least_s - 1
 
 
 def test_a_cause_that_a_remedy_convicts_needs_no_other_remedy() -> None:

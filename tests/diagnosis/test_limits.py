@@ -67,6 +67,7 @@ def found(
     measured: Ceilings = CEILINGS,
     setup_s: float = 1.0,
     step_ms: float = 800.0,
+    reserve_s: float = 0.0,
 ) -> tuple[Limits, list[str]]:
     done: list[str] = []
 
@@ -88,13 +89,18 @@ def found(
     monkeypatch.setattr(limits.kept_ceilings, "keep", lambda host, new: new)
     lab: Any = SimpleNamespace(subject=Script(path="train.py"))
     seen = replace(trace(), setup_s=setup_s, steps=[(step_ms, 0.0, 0.0, 0.0, 0.0)] * 9)
-    return find_limits(lab, Host(), seen, Clock(budget_s)), done
+    clock = Clock(budget_s)
+    return find_limits(lab, Host(), seen, clock, reserve_s=reserve_s), done
 
 
 def test_a_step_is_counted_within_a_tenth_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch)[1] == ["counted"]
     late, done = found(monkeypatch, setup_s=20.0)
     assert not done and "use --budget 240s or more" in late.why
+    # Trials say more.
+    short, done = found(monkeypatch, reserve_s=58.5)
+    assert not done and "use --budget 64s or more" in short.why
+    assert found(monkeypatch, reserve_s=50.0)[1] == ["counted"]
 
 
 def test_a_trial_that_fails_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

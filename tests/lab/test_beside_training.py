@@ -50,8 +50,11 @@ def test_what_changes_beside_the_training_is_found_out(prover: Prover, lie: Lie)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["target_network", "mean_teacher", "momentum_encoder"])
-def test_steps_with_a_network_that_no_optimizer_trains_are_repeated(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    ["target_network", "mean_teacher", "momentum_encoder", "new_data_sets", "drawn_batches"],
+)
+def test_steps_that_need_more_than_a_model_and_one_loader_are_repeated(kind: str) -> None:
     script = Script(path="truths_kinds.py", args=(kind,), cwd=str(BENCHMARKS))
     with Lab(script) as lab:
         made = Prover(lab, 60, registry())

@@ -17,7 +17,8 @@ from hotlap.diagnosis.causes import INTERVENTIONS
 from hotlap.plan import Plan
 from hotlap.task import GradientSums
 from hotlap.techniques.applying import Applied
-from hotlap.trace.facts import WatchedLoader, loader_facts
+from hotlap.trace.facts import loader_facts
+from hotlap.trace.loaders import WatchedLoader
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, TensorDataset
 
-from hotlap.trace.facts import WatchedLoader, count_steps_per_epoch, loader_facts
+from hotlap.trace.facts import count_steps_per_epoch, loader_facts
+from hotlap.trace.loaders import WatchedLoader
 
 
 class Stream(IterableDataset[torch.Tensor]):

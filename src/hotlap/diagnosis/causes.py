@@ -18,7 +18,7 @@ from hotlap.diagnosis.limits import find_limits
 from hotlap.diagnosis.live_trials import race_live
 from hotlap.diagnosis.profile import ProfileRequest, take_profile
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
-from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
+from hotlap.diagnosis.time_plan import ROUNDS, SHORT_TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
 from hotlap.lab.first_steps import start_up_s
@@ -133,6 +133,7 @@ def diagnose(
         found = nominate(trace, known_rules.values())
         costly = [each for each in found if each.kind != "mistake"]
         nominations = [each for each in costly if each.sampled_ms is None]
+        switches = _switches(trace, host, registry(lab.techniques))
         known = Diagnosis(
             str(lab.subject),
             trace,
@@ -140,15 +141,27 @@ def diagnose(
             is_recipe=subject.is_recipe,
             findings=by_cost(sampled_finding(each) for each in costly if each.sampled_ms),
             mistakes=tuple(_mistake(each) for each in found if each.kind == "mistake"),
-            limits=find_limits(lab, host, trace, subject.clock, progress),
+            limits=find_limits(
+                lab,
+                host,
+                trace,
+                subject.clock,
+                progress,
+                _reserve_s(subject, trace, _plans_to_try(nominations, switches)),
+            ),
             notes=notes,
             profile=recorded,
         )
-        switches = _switches(trace, host, registry(lab.techniques))
         return _try(subject, seen, known, nominations, switches)
     finally:
         if seen.trial is not None:
             seen.trial.kill()
+
+
+def _reserve_s(subject: _Subject, trace: Trace, plans: Mapping[str, Plan]) -> float:
+    """Return the seconds that the smallest race takes, 0 if there is nothing to race."""
+    planned = subject.planned_steps(trace)
+    return RaceTime(trace, planned, turn_s=SHORT_TURN_S).least_s if plans else 0.0
 
 
 def _mistake(nomination: Nomination) -> Mistake:
@@ -260,7 +273,10 @@ def _needs(
     usual = {name: plan for name, plan in plans.items() if name not in late}
     if not usual or needs.arms_that_fit(len(plans), subject.clock.left) == len(plans):
         return needs, plans
-    return RaceTime(trace, planned), usual
+    needs = RaceTime(trace, planned)
+    if not needs.arms_that_fit(len(usual), subject.clock.left):
+        needs = replace(needs, turn_s=SHORT_TURN_S)
+    return needs, usual
 
 
 def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: RaceTime) -> Trials:
@@ -272,7 +288,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         [twins[0], *arms, twins[1]],
         twins=_TWINS,
         rounds=ROUNDS,
-        turn_s=TURN_S,
+        turn_s=needs.turn_s,
         deadline=subject.clock.deadline,
         planned_steps=needs.planned_steps,
         step_ms=trace.step_ms()["median"],

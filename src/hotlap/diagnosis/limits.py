@@ -104,6 +104,7 @@ def find_limits(
     trace: Trace,
     clock: Clock,
     progress: Callable[[str], None] = lambda _: None,
+    reserve_s: float = 0.0,
 ) -> Limits:
     """Count a step in a process of its own, and compare it with what the machine can do.
 
@@ -113,14 +114,16 @@ def find_limits(
         trace: the script, as it was watched.
         clock: a small share of its budget is used.
         progress: called with a line now and then.
+        reserve_s: seconds of the budget that trials will need.
     """
     step_ms = trace.step_ms()["median"]
     needed = trace.setup_s + _STEPS * step_ms / 1e3
     spare = _SHARE * clock.seconds
+    left = clock.left - reserve_s
     if trace.facts.ranks > 1:
         return Limits(step_ms=step_ms, why="the steps of several ranks are not counted")
-    if needed > min(spare, clock.left):
-        least = math.ceil(needed / _SHARE)
+    if needed > min(spare, left):
+        least = math.ceil(max(needed / _SHARE, clock.seconds - left + needed))
         why = f"counting takes about {needed:.0f} s: use --budget {least}s or more"
         return Limits(step_ms=step_ms, why=why)
     progress(f"counting what a step computes, in a process of its own: about {needed:.0f} s")
@@ -132,10 +135,10 @@ def find_limits(
     if not costs.flops:
         why = "no matrix product, convolution or attention was seen in a step"
         return Limits(costs, step_ms=step_ms, why=why)
-    left = min(spare, clock.left)
-    ceilings, why = _ceilings(host, costs.device, left, progress)
+    left = clock.left - reserve_s
+    ceilings, why = _ceilings(host, costs.device, min(spare, left), progress)
     found = Limits(costs, ceilings, step_ms, why)
-    if found.is_contradicted and clock.left > _CEILINGS_S:
+    if found.is_contradicted and clock.left - reserve_s > _CEILINGS_S:
         # What was kept may have been measured on a busy machine.
         ceilings, why = _measure(host, costs.device, progress)
         found = Limits(costs, ceilings, step_ms, why)

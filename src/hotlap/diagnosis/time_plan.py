@@ -9,6 +9,8 @@ from hotlap.lab.turn_lengths import turn_length, usable_steps, warm_up_lengths
 from hotlap.trace.schema import Trace
 
 TURN_S = 0.4
+SHORT_TURN_S = 0.15
+"""Of a race that does not fit into a budget otherwise; it takes a larger gain to be sure of one."""
 ROUNDS = 10
 _LEAST_ROUNDS = 3
 """Fewer say nothing."""
@@ -45,18 +47,20 @@ class RaceTime:
         trace: the plain run.
         planned_steps: steps of the whole run; None if that is not known, or does not matter.
         age: steps that each process takes before its first turn that counts.
+        turn_s: seconds that a turn should take.
     """
 
     trace: Trace
     planned_steps: int | None
     age: int = 0
+    turn_s: float = TURN_S
 
     def seconds(self, arms: int, rounds: int = ROUNDS) -> float:
         """Return about how long a race of so many arms takes, beside the plain run's two."""
         arms += 2
         step_ms = self.trace.step_ms()["median"]
         warm_up = warm_up_lengths(self.planned_steps, step_ms, self.age)
-        steps = turn_length(TURN_S, ROUNDS, self.planned_steps, step_ms, warm_up)
+        steps = turn_length(self.turn_s, ROUNDS, self.planned_steps, step_ms, warm_up)
         start_s = self.trace.setup_s + _START_S
         again_s = start_s + sum(warm_up) * step_ms / 1000
         again = 0

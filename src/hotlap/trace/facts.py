@@ -3,90 +3,14 @@
 from typing import Any
 
 import torch
-from torch.utils.data import DistributedSampler, IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from hotlap.task import LoaderFacts, OptimizerFacts
 from hotlap.trace import frames
+from hotlap.trace.loaders import WatchedLoader, length_of
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.usercode import is_users
-
-
-class WatchedLoader:
-    """What is known of one DataLoader while the run is watched."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-        self.where = ""
-        self.function: frames.Function | None = None
-        self.training = False
-        self.feeds_steps = True
-        """Waits for its batches are the training loop's, not an evaluation's."""
-        self.starts: list[int] = []
-        self.orders: list[tuple[int, int] | None] = []
-        """What the order of each pass follows from, None if that is not known."""
-        self.batches = 0
-        self.read: set[int] = set()
-        """Passes of which batches were read since the last backward, by the steps before each."""
-        self._trained: set[int] = set()
-        """Those of which a backward has followed a batch."""
-        self._before: list[int] = []
-        """Batches before each pass."""
-
-    def begin(self, steps: int, loader: Any) -> None:
-        """An iterator of a loader over this data set was made, after so many steps.
-
-        A pass in which no step was taken, to look at the data or to evaluate on them, is no epoch:
-        the next one takes its place.
-        """
-        if not self.starts:
-            # Before the first step nothing tells a loader of training from another one that comes
-            # before it in `zip`; what is begun later evaluates, until a backward follows.
-            self.feeds_steps = steps == 0
-        if self.starts[-1:] == [steps]:
-            self._forget_pass()
-            if not self.training:
-                self.where, self.function = "", None
-        self.starts.append(steps)
-        self.orders.append(_order_of(loader))
-        self._before.append(self.batches)
-
-    def evaluate(self) -> None:
-        """What was read of the newest pass was evaluated."""
-        self.read.discard(self.starts[-1] if self.starts else -1)
-
-    def train(self) -> None:
-        """A backward follows what was read.
-
-        Where an earlier pass goes on, those begun since, of which no batch was trained on, have
-        only evaluated on the same data.
-        """
-        if not self.read:
-            return
-        newest = max(self.read)
-        self._trained |= self.read
-        self.read.clear()
-        while self.starts[-1:] > [newest] and self.starts[-1] not in self._trained:
-            self._forget_pass()
-            # What has just been read is of the pass that goes on.
-            self.batches += 1
-
-    def _forget_pass(self) -> None:
-        del self.starts[-1], self.orders[-1]
-        self.batches = self._before.pop()
-
-    def batches_left(self) -> int | None:
-        """Return the batches that are left in the epoch, None if the loader has no length."""
-        length = length_of(self.loader)
-        return None if length is None else length - (self.batches - self._before[-1])
-
-
-def _order_of(loader: Any) -> tuple[int, int] | None:
-    """Return seed and epoch of the loader's shuffling `DistributedSampler`, None without one."""
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if isinstance(sampler, DistributedSampler) and sampler.shuffle:
-            return sampler.seed, sampler.epoch
-    return None
 
 
 def device_of(roots: list[Any]) -> str:
@@ -170,15 +94,6 @@ def plan_by_rounds(rounds: Rounds, loops: list[frames.Loop]) -> tuple[int, str] 
         return None
     each = f"{outer.where} goes round {outer.total} times, {rounds.steps} steps each"
     return outer.total * rounds.steps, each
-
-
-def length_of(data: Any) -> int | None:
-    """Return the length of a data set or a loader, None if it has none."""
-    try:
-        return len(data)
-    except Exception:
-        # Whatever a data set raises whose length the script never asks for.
-        return None
 
 
 def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:

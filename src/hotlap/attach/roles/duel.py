@@ -43,7 +43,7 @@ class Duel(Part):
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         if self._watch is not None:
-            self._watch.place_iterator(loader, iterator)
+            self._watch.loaders.place(loader, iterator)
 
     def root_found(self, module: Any) -> None:
         if self._watch is not None:
@@ -94,7 +94,7 @@ def go_on_as_duel(session: Session, watch: Watch) -> None:
         return
     live = LiveTechniques(message["plans"], extra=session.config.techniques)
     # What they would have heard of, had they been there from the start.
-    for loader, iterator in watch.open_iterators():
+    for loader, iterator in watch.loaders.open_iterators():
         live.iterator_wanted(loader)
         live.iterator_made(loader, iterator)
     for root in watch.roots:

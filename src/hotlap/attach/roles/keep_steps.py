@@ -21,6 +21,7 @@ class KeepSteps(Part):
             the steps that it took, once the last of them is over.
     """
 
+    wants_evaluation = True
     wants_others = True
 
     def __init__(
@@ -38,14 +39,17 @@ class KeepSteps(Part):
         self._hyperparameters: list[Any] = []
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        self._watch.place_iterator(loader, iterator)
+        self._watch.loaders.place(loader, iterator)
 
     def root_found(self, module: Any) -> None:
         self._watch.roots.append(module)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        if batch is not None and self._watch.is_training(iterator):
-            self._sampler.batch(self._steps, batch, self._networks)
+        if batch is not None:
+            loaders = self._watch.loaders
+            loaders.read(iterator)
+            is_trained_on = loaders.is_trained_on(iterator)
+            self._sampler.batch(self._steps, batch, self._networks, is_trained_on=is_trained_on)
         return batch
 
     def other_forward_begins(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -53,6 +57,16 @@ class KeepSteps(Part):
         self._networks.note_call(module)
         self._sampler.other_forward(module, self._networks)
         return inputs
+
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        del module, args, kwargs, output
+        self._watch.loaders.evaluate()
+        self._sampler.evaluation_ends()
+
+    def backward_begins(self, loss: Any) -> None:
+        del loss
+        self._watch.loaders.train()
+        self._sampler.backward_begins()
 
     def step_begins(self, optimizer: Any) -> None:
         self._sampler.step_begins(self._steps)

@@ -23,7 +23,6 @@ from hotlap.trace.clock import DATA, OTHER, PhaseClock
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.events import Events
 from hotlap.trace.facts import (
-    WatchedLoader,
     anchor_of,
     count_data_parallel,
     count_steps_per_epoch,
@@ -34,12 +33,13 @@ from hotlap.trace.facts import (
     plan_steps,
 )
 from hotlap.trace.learning import Learning
+from hotlap.trace.loaders import Loaders
 from hotlap.trace.padded_batches import PaddedBatches
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Stepper, Steppers
-from hotlap.usercode import imported_files
+from hotlap.usercode import imported_files, keep_script
 
 _LOOPS_AT_STEP = 3
 _finds_anomalies = torch.is_anomaly_enabled
@@ -66,6 +66,8 @@ class Watch(Part):
         then: "Callable[[Watch], None] | None" = None,
     ) -> None:
         options = session.config.options
+        # The report may come after the script's end.
+        keep_script()
         self.recorder = Recorder(
             limits,
             options["started"],
@@ -83,13 +85,7 @@ class Watch(Part):
         # In a profile, or a proof, an operator of hotlap's own would be found.
         self.recorder.reads_losses = self.wants_events
         self._may_capture = self.wants_events and process_settings.has_cuda()
-        self._loaders: dict[int, WatchedLoader] = {}
-        self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
-        self._last_loader: WatchedLoader | None = None
-        self._read: list[WatchedLoader] = []
-        """Those taken for an evaluation's, of which batches were read and not yet evaluated."""
-        self._starts: list[list[int]] = []
-        """Of each training loader."""
+        self.loaders = Loaders()
         self._backwards = 0
         self._by_hand = HandUpdates() if self.wants_events else None
         """None once an optimizer has stepped."""
@@ -119,29 +115,15 @@ class Watch(Part):
         """Steps taken: with several optimizers, one of each of them."""
         return self.recorder.steps
 
-    def is_training(self, iterator: Any) -> bool:
-        """True if a batch of this iterator belongs to a step, as far as the run has shown."""
-        known = getattr(iterator, "_hotlap_loader", None)
-        return known is not None and known.training
-
     def is_first(self, optimizer: Any) -> bool:
         """True if the steps of this optimizer, which has begun one, are counted as iterations."""
         stepper = self.steppers.find(optimizer)
         return stepper is not None and stepper.number == 0
 
-    def epochs(self) -> int | None:
-        """Return how often training loaders were begun, None if there is none."""
-        return max((len(known.starts) for known in self._training()), default=None)
-
-    def left_in_epoch(self) -> int | None:
-        """Return the batches left of the training loader's epoch, None if that is not known."""
-        known = self._last_loader
-        return known.batches_left() if known is not None and known.training else None
-
     def is_at_epochs_begin(self, iterator: Any) -> bool:
-        """True if no step was taken since the loader of this iterator was begun anew."""
-        known = getattr(iterator, "_hotlap_loader", None)
-        return known is not None and known.starts[-1:] == [self.steps]
+        """True if no step was taken since the training loader of this iterator was begun anew."""
+        known = self.loaders.find(iterator)
+        return known is not None and known.training and known.starts[-1:] == [self.steps]
 
     def is_between_steps(self) -> bool:
         """True if every optimizer that is stepped has taken as many steps."""
@@ -164,49 +146,29 @@ class Watch(Part):
             return self._quiet.step_done
         return super().hearer(name)
 
-    def place_iterator(self, loader: Any, iterator: Any) -> WatchedLoader:
-        """Let `is_training` know an iterator; return the loader that it belongs to."""
-        known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
-        iterator._hotlap_loader = known
-        return known
-
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        self.place_iterator(loader, iterator).begin(self.steps, loader)
-        iterator._hotlap_pass = (self.steps,)
+        self.loaders.begin(loader, iterator, self.steps)
         self.recorder.look_soon()
         if self._quiet is not None:
             self._quiet.until = 0.0
         if self.wants_events:
             self.recorder.events.step = self.steps
             self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
-        self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
-        self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
-
-    def open_iterators(self) -> list[tuple[Any, Any]]:
-        """Return (loader, iterator) of all iterators that the script still holds."""
-        pairs = [(loader(), iterator()) for loader, iterator in self._iterators]
-        return [pair for pair in pairs if None not in pair]
 
     def batch_begins(self, iterator: Any) -> None:
         recorder = self.recorder
         if recorder.setup_s == 0.0:
             recorder.begin()
-        known, clock = getattr(iterator, "_hotlap_loader", None), recorder.clock
+        known, clock = self.loaders.find(iterator), recorder.clock
         clock.note((DATA if known is None or known.feeds_steps else OTHER, clock.now()))
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
             known.function = next(iter(frames.stack(frames.caller())), None)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        known = getattr(iterator, "_hotlap_loader", None)
-        if known is not None and batch is not None:
-            known.batches += 1
-            known.read.update(getattr(iterator, "_hotlap_pass", ()))
-            self._last_loader = known
-            if not known.feeds_steps:
-                self._read.append(known)
-            if self.recorder.is_timed and known.training:
-                self._padded.look(batch, frames.caller())
+        known = None if batch is None else self.loaders.read(iterator)
+        if known is not None and known.training and self.recorder.is_timed:
+            self._padded.look(batch, frames.caller())
         clock = self.recorder.clock
         clock.note((OTHER, clock.now()))
         return batch
@@ -237,11 +199,7 @@ class Watch(Part):
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs, output
         self.recorder.note_evaluation(frames.caller(), is_training=module.training)
-        self._read.clear()
-        known = self._last_loader
-        if known is not None:
-            known.evaluate()
-            known.feeds_steps = known.feeds_steps and known.training
+        self.loaders.evaluate()
 
     def backward_begins(self, loss: Any) -> None:
         recorder = self.recorder
@@ -253,18 +211,11 @@ class Watch(Part):
             recorder.note_part(frames.caller())
         if _finds_anomalies():
             self._settings.finds_anomalies = True
-        if (known := self._last_loader) is not None:
-            if not known.training:
-                known.training = known.feeds_steps = True
-                self._starts = [each.starts for each in self._training()]
-            known.train()
+        self.loaders.train(evaluates_first=evaluates_first())
         by_hand = self._by_hand
         if by_hand is not None and by_hand.backward_begins([*self.roots, *self._others]):
             error = words_for(frames.location_of(frames.caller()))
             self._session.channel.send("refused", error=error)
-        # Several loaders, as in `zip`: a step is of a batch of each.
-        while self._read:
-            self._read.pop().feeds_steps = True
         # In most runs that are observed it is a plain loss, whose number is read at once.
         if recorder.reads_losses and type(loss) is _Tensor and loss.is_cpu and loss.numel() == 1:
             recorder.add_loss(loss.item())
@@ -309,7 +260,7 @@ class Watch(Part):
         is_alone = len(self.steppers.all) == 1
         stepper.steps = recorder.steps + 1 if is_alone else stepper.steps + 1
         if is_alone:
-            recorder.end_step(self._starts)
+            recorder.end_step(self.loaders.starts)
         else:
             recorder.clock.enter(OTHER)
             if stepper.number == 0:
@@ -321,14 +272,14 @@ class Watch(Part):
         if steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
-        if not self._starts and self.wants_events and self._rounds.is_open:
+        if not self.loaders.starts and self.wants_events and self._rounds.is_open:
             self._rounds.step_done(steps, frames.loops_around(frames.caller()))
         if stepper.number == 0 and self.wrappers.known:
             self.wrappers.step_done(steps)
         if not is_alone:
             if stepper.number == 0:
                 recorder.tell_step()
-            recorder.check_limits(self._starts)
+            recorder.check_limits(self.loaders.starts)
         self._be_quiet()
         if recorder.is_over:
             self._then(self)
@@ -336,21 +287,23 @@ class Watch(Part):
     def _be_quiet(self) -> None:
         """Note only the ends of the next steps, where nothing else of them is wanted."""
         recorder = self.recorder
-        is_simple = len(self.steppers.all) == 1 and not self.wrappers.known and bool(self._starts)
-        may_be = is_simple and recorder.may_be_quiet() and not self._may_capture
+        is_simple = len(self.steppers.all) == 1 and not self.wrappers.known
+        may_be = (
+            is_simple
+            and bool(self.loaders.starts)
+            and recorder.may_be_quiet()
+            and not self._may_capture
+        )
         if may_be and self._quiet is not None and self._quiet.optimizer is self._last[0]:
             self._quiet.until = recorder.looks_at
         elif may_be or self._quiet is not None:
             self._quiet = QuietSteps(recorder, self._last[0], self.step_done) if may_be else None
             self._session.bind_steps()
 
-    def _training(self) -> list[WatchedLoader]:
-        return [known for known in self._loaders.values() if known.training]
-
     def report(self) -> dict[str, Any]:
         self.recorder.close()
         if self._folder is not None:
-            training = self._training()
+            training = self.loaders.training
             batches = sum(known.batches for known in training)
             anchor = anchor_of(self.steps, self._backwards, batches, len(self.steppers.all))
             # Of the loader that the steps of an epoch are counted by.
@@ -364,7 +317,7 @@ class Watch(Part):
         layers = collections.Counter(
             type(module).__name__ for root in self.roots for module in root.modules()
         )
-        training = self._training()
+        training = self.loaders.training
         per_epoch = count_steps_per_epoch(training, self.steps)
         planned, why = plan_steps(self._loops, self._stack, training, per_epoch)
         if not training:
@@ -377,7 +330,7 @@ class Watch(Part):
             device=device_of(self.roots),
             threads=torch.get_num_threads(),
             layers=dict(layers),
-            loaders=tuple(loader_facts(known, self.steps) for known in self._loaders.values()),
+            loaders=tuple(loader_facts(known, self.steps) for known in self.loaders.all),
             optimizers=tuple(stepper.facts for stepper in self.steppers.all),
             steps_per_epoch=per_epoch,
             planned_steps=planned,

@@ -55,7 +55,7 @@ class AtOwnPlace(Part):
         self._carried = Carried()
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        if batch is None or not self._watch.is_training(iterator):
+        if batch is None or not self._watch.loaders.is_trained_on(iterator):
             return batch
         self._begin()
         # What is drawn like it is drawn in its dtype, and a loss may take no others.

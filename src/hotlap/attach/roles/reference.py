@@ -38,7 +38,9 @@ class Reference(Part):
         self._steps: dict[str, Step] = {}
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        if batch is None or self._watch.steps == 0 or not self._watch.is_training(iterator):
+        if batch is None or self._watch.steps == 0:
+            return batch
+        if not self._watch.loaders.is_trained_on(iterator):
             return batch
         return self._findings.run_guarded(self._replace_batch)
 

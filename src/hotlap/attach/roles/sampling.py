@@ -42,6 +42,8 @@ class StepSampler:
         self._clear()
 
     def _clear(self) -> None:
+        self._is_guess = False
+        """True while nothing has shown that the batches are trained on."""
         self._draws_itself = False
         self._networks = Networks(())
         self._takes_gradient: dict[str, bool] = {}
@@ -53,14 +55,27 @@ class StepSampler:
         self._states: dict[int, int] = {}
         """The same, once it has returned."""
 
-    def batch(self, step: int, batch: Any, networks: Networks) -> None:
-        """A training batch is handed over; `step` steps have been taken before it."""
-        if self._at_own_places:
+    def batch(
+        self, step: int, batch: Any, networks: Networks, *, is_trained_on: bool | None = True
+    ) -> None:
+        """A batch is handed over; `step` steps have been taken before it.
+
+        Args:
+            step: steps before it.
+            batch: what a DataLoader hands out.
+            networks: that the script has called.
+            is_trained_on: None if that is not known yet, as of a data set that the script has just
+                made; then `backward_begins` or `evaluation_ends` tells.
+        """
+        if self._at_own_places or is_trained_on is False:
             return
-        self._random = None
-        self._was_handed = True
+        if is_trained_on:
+            self.evaluation_ends()
+            self._is_handed()
         if self._step is not None and step > self._step:
             self.finish()
+        if self._step is not None and is_trained_on is None and not self._is_guess:
+            return
         if self._step is None:
             # Before the first forward it is not known which modules are trained.
             if step not in self.wanted and not (self.looks and networks.roots):
@@ -68,16 +83,17 @@ class StepSampler:
             self._begin(step, networks)
             if self._step is None:
                 return
+            self._is_guess = not is_trained_on
         if self._draws_itself:
             self._give_up("some batches of a step came from a DataLoader, others did not")
             return
         leaves: list[torch.Tensor] = []
         spec = nested.flatten_to_json(batch, leaves)
         if spec is None:
-            self._give_up(nested.NOT_IN_JSON)
+            self._give_up_batch(nested.NOT_IN_JSON)
             return
         if any(leaf.is_nested for leaf in leaves):
-            self._give_up("a batch holds a nested tensor, which cannot be kept")
+            self._give_up_batch("a batch holds a nested tensor, which cannot be kept")
             return
         number = len(self._specs)
         for position, leaf in enumerate(leaves):
@@ -86,6 +102,22 @@ class StepSampler:
         for name, state in rng_states().items():
             self._keep(f"rng.{number}.{name}", state)
         self._specs.append(spec)
+
+    def _is_handed(self) -> None:
+        self._random = None
+        self._was_handed = True
+
+    def backward_begins(self) -> None:
+        """A backward begins: what was handed over is trained on."""
+        if self._is_guess:
+            self._is_guess = False
+            self._is_handed()
+
+    def evaluation_ends(self) -> None:
+        """What was handed over last is evaluated, or belongs to no step for another reason."""
+        if self._is_guess:
+            self._step = None
+            self._clear()
 
     def mark_step_boundary(self, step: int) -> None:
         """`step` steps have been taken, by every optimizer: what comes next is of the next one."""
@@ -233,6 +265,13 @@ class StepSampler:
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         self._tensors[name] = copy_for_storage(tensor)
+
+    def _give_up_batch(self, reason: str) -> None:
+        # What may belong to no step says nothing of those that are wanted.
+        if self._is_guess:
+            self.evaluation_ends()
+        else:
+            self._give_up(reason)
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason

@@ -96,10 +96,13 @@ class Verify(Part):
             # An evaluation between two steps reads batches that belong to neither.
             if self._is_past() and self._begins_epoch(iterator):
                 self._session.stop()
-            if self._watch.steps == 0 or self._watch.is_training(iterator):
+            is_trained_on = self._watch.steps == 0 or self._watch.loaders.is_trained_on(iterator)
+            if is_trained_on is not False:
                 self._inputs.new_step()
                 self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
-                self._sampler.batch(self._watch.steps, batch, self._networks)
+                self._sampler.batch(
+                    self._watch.steps, batch, self._networks, is_trained_on=is_trained_on
+                )
         return batch
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -119,9 +122,11 @@ class Verify(Part):
         self._sampler.forward_ends(output)
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self._sampler.evaluation_ends()
         self._evaluations.evaluation_forward_ends(module, args, kwargs, output, len(self.weights))
 
     def backward_begins(self, loss: Any) -> None:
+        self._sampler.backward_begins()
         self.loss_digests.append(digest.of_tensor(loss))
 
     def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
@@ -161,7 +166,7 @@ class Verify(Part):
         with hide_own_optimizer():
             self._follower.update_ends(stepper.number, optimizer)
         self._untrained.update_ends(self._networks.untrained())
-        if not self.batches:
+        if not self._watch.loaders.training:
             self._inputs.new_step()
 
     def step_failed(self, optimizer: Any) -> None:
@@ -177,7 +182,7 @@ class Verify(Part):
             self._session.stop()
 
     def _begins_epoch(self, iterator: Any) -> bool:
-        return self._watch.is_training(iterator) and self._watch.is_at_epochs_begin(iterator)
+        return self._watch.is_at_epochs_begin(iterator)
 
     def _is_past(self) -> bool:
         return self._watch.steps >= self._session.config.options["steps"]
@@ -185,7 +190,7 @@ class Verify(Part):
     def _may_be_evaluated(self) -> bool:
         """True if the epoch ends before long, and nothing was evaluated so far."""
         if self._until is None:
-            left = self._watch.left_in_epoch()
+            left = self._watch.loaders.left_in_epoch()
             horizon = self._session.config.options["steps"]
             # A script that makes its loader anew in each epoch has always some of one left.
             self._until = self._watch.steps + left if left is not None and left <= horizon else 0
@@ -208,7 +213,7 @@ class Verify(Part):
                 "carried_moved": self._carried_moved,
                 "delivered": self._gradients.report(),
                 "hyperparameters": self.hyperparameters,
-                "epochs": self._watch.epochs(),
+                "epochs": self._watch.loaders.epochs(),
                 "saved": self._saved,
                 "saves": self._saves,
                 "followed": self._follower.report(),

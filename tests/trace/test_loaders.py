@@ -1,0 +1,73 @@
+"""Which of a run's DataLoaders are trained on, as far as what is heard tells."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hotlap.trace.loaders import Loaders, WatchedLoader
+
+
+def make_loader() -> DataLoader[tuple[torch.Tensor, ...]]:
+    return DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2)
+
+
+def read(
+    loaders: Loaders, loader: DataLoader[tuple[torch.Tensor, ...]], count: int = 4
+) -> WatchedLoader:
+    """Begin a pass after no steps, and read some batches of it."""
+    iterator = iter(loader)
+    loaders.begin(loader, iterator, 0)
+    for _ in range(count):
+        next(iterator)
+        loaders.read(iterator)
+    known = loaders.find(iterator)
+    assert known is not None
+    return known
+
+
+def test_a_loader_of_which_all_is_evaluated_is_not_trained_on() -> None:
+    loaders, loader = Loaders(), make_loader()
+    known = read(loaders, loader)
+    assert known.is_trained_on is None
+    loaders.evaluate()
+    assert known.is_trained_on is False
+    # The script draws what it trains on; nothing more is read between its steps.
+    for _ in range(3):
+        loaders.train()
+    assert not known.training and loaders.epochs() is None
+    # Then it trains on that loader too.
+    assert read(loaders, loader, 1) is known
+    loaders.train()
+    assert known.training and loaders.epochs() == 1
+
+
+@pytest.mark.parametrize(("evaluates_first", "is_trained_on"), [(True, None), (False, True)])
+def test_of_what_is_read_before_the_first_step_all_may_be_evaluated(
+    evaluates_first: bool, is_trained_on: bool | None
+) -> None:
+    loaders, loader = Loaders(), make_loader()
+    known = read(loaders, loader)
+    for _ in range(2):
+        loaders.train(evaluates_first=evaluates_first)
+        assert known.is_trained_on is is_trained_on
+    # An evaluation on the data that are trained on next is another pass.
+    read(loaders, loader, 1)
+    loaders.train(evaluates_first=evaluates_first)
+    assert known.training
+
+
+def test_a_batch_may_be_evaluated_before_it_is_trained_on() -> None:
+    loaders = Loaders()
+    known = read(loaders, make_loader(), 1)
+    loaders.evaluate()
+    loaders.train()
+    assert known.training
+
+
+def test_batches_of_several_loaders_may_make_one_step() -> None:
+    loaders = Loaders()
+    first, second = make_loader(), make_loader()
+    one, other = read(loaders, first, 1), read(loaders, second, 1)
+    assert one is not other
+    loaders.train()
+    assert other.training and one.feeds_steps

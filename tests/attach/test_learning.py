@@ -17,6 +17,7 @@ from hotlap.attach.entry import Script
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.missing_gradients import MissingGradients
 from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
@@ -137,6 +138,38 @@ def test_a_loss_that_normalizes_twice_is_known_by_its_graph() -> None:
     # A softmax within the model, as of attention, is none.
     attention = SCORES.softmax(1) @ SCORES.T
     assert seen(cross_entropy(attention, LABELS)).normalized_twice == ""
+
+
+def test_a_likelihood_that_is_given_no_logarithms_is_known_by_its_graph() -> None:
+    likelihood, layer = nn.functional.nll_loss, nn.Linear(3, 3)
+    for scores, name in (
+        (SCORES.softmax(1), "softmax"),
+        (SCORES.sigmoid().view(6, 3), "sigmoid"),
+        (layer(SCORES), "layer"),
+        (SCORES.log_softmax(1), ""),
+        (SCORES.softmax(1).log(), ""),
+        (layer(SCORES) - layer(SCORES).logsumexp(1, keepdim=True), ""),
+    ):
+        assert seen(likelihood(scores, LABELS)).without_logarithm == name
+    assert seen(nn.functional.cross_entropy(layer(SCORES), LABELS)).without_logarithm == ""
+    images = nn.Conv2d(3, 3, 1)(torch.rand(2, 3, 4, 4))
+    assert seen(likelihood(images, torch.zeros(2, 4, 4).long())).without_logarithm == "layer"
+
+
+@pytest.mark.parametrize(
+    ("gradients", "empty"),
+    [((None, None), 4), ((0.0, None), 4), ((0.0, 1.0), 0), ((None, float("nan")), 0)],
+)
+def test_steps_without_any_gradient_are_counted(
+    gradients: tuple[float | None, ...], empty: int
+) -> None:
+    watched, layer = MissingGradients(), nn.Linear(3, 1)
+    for parameter, value in zip(layer.parameters(), gradients, strict=True):
+        parameter.grad = None if value is None else torch.full_like(parameter, value)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(9):
+        watched.step_begins(optimizer)
+    assert (watched.empty, watched.looked) == (empty, 4)
 
 
 def test_numbers_that_are_replaced_in_a_loss_are_counted() -> None:

@@ -319,6 +319,42 @@ def test_losses() -> None:
     assert "3 of 800" in only(loop("", losses=(loss,)), "not_finite_loss").evidence
 
 
+@pytest.mark.parametrize("given", ["softmax", "sigmoid", "layer"])
+def test_a_likelihood_without_logarithms(given: str) -> None:
+    loss = replace(MEAN, without_logarithm=given)
+    found = only(loop("", losses=(loss,)), "missing_logarithm")
+    assert found.where == MEAN.where and given in found.evidence and "nll_loss" in found.evidence
+
+
+def test_gradients_that_are_zeroed_before_the_step() -> None:
+    empty: dict[str, Any] = {"empty_steps": 4, "looked_at_steps": 4}
+    without = WithoutGradient(ADAM.where, tensors=8, of=8, steps=9, names=("fc.weight",))
+    # That the parameters have no gradient follows from it.
+    found = only(
+        loop("bzs bzs bzs bzs", **empty, without_gradient=(without,)), "zeroed_before_step"
+    )
+    assert found.where == "train.py:1" and ADAM.where in found.evidence
+    # Gradients of several tasks, which the script puts together itself.
+    assert mistakes(loop("bbzs bbzs bbzs bbzs", empty_steps=0, looked_at_steps=4)) == []
+    assert mistakes(loop("zbs zbs zbs zbs", **empty)) == []
+    assert mistakes(loop("bzbs bzbs bzbs bzbs", **empty)) == []
+    assert mistakes(loop("bzs bzs bzs bzs", empty_steps=1, looked_at_steps=4)) == []
+    assert only(
+        loop("zs zs zs", **empty, without_gradient=(without,)), "parameters_without_gradient"
+    )
+
+
+def test_a_seed_that_is_set_again_before_each_epoch() -> None:
+    def drawn(*draws: tuple[int, int]) -> Trace:
+        return trace(loaders=(replace(LOADER, draws=draws),))
+
+    found = only(drawn((7, 1), (7, 1), (7, 1)), "repeated_seed")
+    assert found.where == LOADER.where and "each of the 3 epochs" in found.evidence
+    # Other states; one epoch; a seed that is set for another run, with an optimizer of its own.
+    for draws in (((7, 1), (8, 1)), ((7, 1),), (), ((7, 1), (7, 2))):
+        assert mistakes(drawn(*draws)) == []
+
+
 def test_workers() -> None:
     stream = WorkerFacts("train.py:30", workers=2, repeats=4, looked_at=8)
     assert "4 of the first 8" in only(loop("", workers=(stream,)), "repeated_stream").evidence

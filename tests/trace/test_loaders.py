@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from hotlap.trace.facts import loader_facts
 from hotlap.trace.loaders import Loaders, WatchedLoader
 
 
@@ -71,3 +72,29 @@ def test_batches_of_several_loaders_may_make_one_step() -> None:
     assert one is not other
     loaders.train()
     assert other.training and one.feeds_steps
+
+
+@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize("own", [True, False])
+def test_passes_that_are_drawn_from_the_same_state_are_known(own: bool, seed: int | None) -> None:
+    data = TensorDataset(torch.arange(8.0))
+    generator = torch.Generator() if own else None
+    loaders, loader = Loaders(), DataLoader(data, shuffle=True, generator=generator)
+    state = torch.get_rng_state()
+    try:
+        for steps in (0, 8, 16):
+            if seed is not None:
+                (generator or torch).manual_seed(seed)
+            iterator = iter(loader)
+            loaders.begin(loader, iterator, steps, 1)
+            assert len(list(iterator)) == 8
+    finally:
+        torch.set_rng_state(state)
+    (known,) = loaders.all
+    assert len(set(loader_facts(known, 24).draws)) == (3 if seed is None else 1)
+    assert {made for _, made in loader_facts(known, 24).draws} == {1}
+
+
+def test_a_loader_in_order_draws_nothing() -> None:
+    known = read(Loaders(), make_loader())
+    assert loader_facts(known, 1).draws == ()

@@ -139,7 +139,11 @@ def conclude(
             continue
         tried = [*remedies, *([bound] if bound is not None else [])]
         floor = max((one.floor for one in tried), default=trials.floor)
-        words = f"{_in_words(tried)}; identical runs differ by up to {floor:.1%}"
+        # A bound that gains, and is no finding, takes away what is none of the nomination's.
+        told = [one for one in tried if one is not bound or not one.is_gain]
+        words = "; ".join(
+            [*(one.words for one in told), f"identical runs differ by up to {floor:.1%}"]
+        )
         if any(one.is_open for one in tried):
             suspects.append(suspect(nomination, f"{UNDECIDED}{words}", remedies))
         elif _is_cleared(nomination, remedies, bound):
@@ -296,7 +300,8 @@ def _by_bound(
     """Return a cause that no technique removes: what a perfect remedy would save is measured."""
     assert bound.ratio is not None
     cost = _saved_ms(step_ms, bound.ratio.median)
-    if cost < nomination.bound_share * step_ms:
+    # It may take away more than is blamed: a checkpoint without the optimizer's state is smaller.
+    if min(cost, nomination.at_most_ms) < nomination.bound_share * step_ms:
         return None
     tried = _in_words(remedies) or "hotlap has no technique against it"
     return Finding(

@@ -31,6 +31,9 @@ class LoaderFacts:
     orders: Sequence[Sequence[int]] = ()
     """(seed, epoch) of its shuffling `DistributedSampler` in each pass in which a step was taken;
     empty without one."""
+    draws: Sequence[Sequence[int]] = ()
+    """(checksum of the generator's state, optimizers that were made before) at the beginning of
+    each such pass of a loader whose order is drawn."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,10 @@ class TaskFacts:
             sums=None if sums is None else GradientSums(**sums),
             padding=None if padding is None else PaddingFacts(**padding),
             loaders=tuple(
-                LoaderFacts(**{**row, "orders": tuple(map(tuple, row.get("orders", ())))})
+                LoaderFacts(
+                    **row
+                    | {key: tuple(map(tuple, row.get(key, ()))) for key in ("orders", "draws")}
+                )
                 for row in data.get("loaders", ())
             ),
             optimizers=tuple(OptimizerFacts(**row) for row in data.get("optimizers", ())),

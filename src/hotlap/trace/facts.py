@@ -1,5 +1,6 @@
 """Facts of a watched run: its loaders, its optimizers, and how many steps it will take."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def plan_by_rounds(rounds: Rounds, loops: list[frames.Loop]) -> tuple[int, str] 
 def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:
     """Return what is known of a loader when the watch ends, after so many steps."""
     ends = [*known.starts[1:], steps]
-    passes = zip(known.starts, ends, known.orders, strict=True)
+    taken = [end > start for start, end in zip(known.starts, ends, strict=True)]
     loader = known.loader
     dataset = loader.dataset
     inner = dataset
@@ -117,8 +118,17 @@ def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:
         getitem=getitem_of(type(inner)),
         batches=length_of(loader),
         collates_samples=loader.collate_fn is not default_collate,
-        orders=tuple(order for start, end, order in passes if end > start and order is not None),
+        orders=_of_passes(known.orders, taken),
+        draws=_of_passes(known.draws, taken),
     )
+
+
+def _of_passes(
+    found: Sequence[tuple[int, int] | None], taken: Sequence[bool]
+) -> tuple[tuple[int, int], ...]:
+    """Return what is known of the passes in which steps were taken."""
+    both = zip(found, taken, strict=True)
+    return tuple(each for each, is_taken in both if is_taken and each is not None)
 
 
 def getitem_of(kind: type) -> str:

@@ -15,6 +15,8 @@ class LossFacts:
     """Every loss that was looked at is a plain mean: nothing divides or weights it."""
     normalized_twice: str = ""
     """`softmax` or `sigmoid`, if the loss applies it to what it was applied to before."""
+    without_logarithm: str = ""
+    """`softmax`, `sigmoid` or `layer`, if a likelihood takes what that gives for logarithms."""
     replaced: int = 0
     """Numbers in it that were NaN or infinite, and that `nan_to_num` has replaced."""
     replaced_of: int = 0
@@ -157,6 +159,10 @@ class Learning:
     """First backwards after a step that found the gradients of the step before."""
     first_backwards: int = 0
     """Of those that were looked at."""
+    empty_steps: int = 0
+    """Steps of the one optimizer that began with no gradient, or with zeros only."""
+    looked_at_steps: int = 0
+    """Of those that were looked at for that."""
     compared_gradients: int = 0
     """Steps whose gradients were compared before they were used with what backward had left."""
     changed_gradients: int = 0

@@ -1,11 +1,21 @@
 """The DataLoaders of a watched run: which of them are trained on, and where their epochs begin."""
 
 import weakref
+import zlib
 from typing import Any
 
-from torch.utils.data import DistributedSampler
+import torch
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from hotlap.trace import frames
+
+_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""Their own classes only: what a subclass does with its generator is not known."""
 
 
 class WatchedLoader:
@@ -21,6 +31,8 @@ class WatchedLoader:
         self.starts: list[int] = []
         self.orders: list[tuple[int, int] | None] = []
         """What the order of each pass follows from, None if that is not known."""
+        self.draws: list[tuple[int, int] | None] = []
+        """Of each pass that is drawn: a checksum of the generator's state, and optimizers made."""
         self.batches = 0
         self.read: set[int] = set()
         """Passes of which batches were read since the last backward, by the steps before each."""
@@ -37,8 +49,8 @@ class WatchedLoader:
         """True if its batches belong to steps; None if nothing has been seen that tells."""
         return None if not self.training and not self._was_evaluated else self.training
 
-    def begin(self, steps: int, loader: Any) -> None:
-        """An iterator of a loader over this data set was made, after so many steps.
+    def begin(self, steps: int, loader: Any, optimizers: int = 0) -> None:
+        """An iterator of a loader over this data set was made, after so many steps and optimizers.
 
         A pass in which no step was taken, to look at the data or to evaluate on them, is no epoch:
         the next one takes its place.
@@ -53,6 +65,8 @@ class WatchedLoader:
                 self.where, self.function = "", None
         self.starts.append(steps)
         self.orders.append(_order_of(loader))
+        state = _drawn_from(loader)
+        self.draws.append(None if state is None else (state, optimizers))
         self._before.append(self.batches)
         self.newest = 0
 
@@ -87,7 +101,7 @@ class WatchedLoader:
             self.batches += 1
 
     def _forget_pass(self) -> None:
-        del self.starts[-1], self.orders[-1]
+        del self.starts[-1], self.orders[-1], self.draws[-1]
         self.batches = self._before.pop()
 
     def batches_left(self) -> int | None:
@@ -133,9 +147,9 @@ class Loaders:
         iterator._hotlap_loader = known
         return known
 
-    def begin(self, loader: Any, iterator: Any, steps: int) -> None:
-        """An iterator was made after so many steps."""
-        self.place(loader, iterator).begin(steps, loader)
+    def begin(self, loader: Any, iterator: Any, steps: int, optimizers: int = 0) -> None:
+        """An iterator was made after so many steps, and after so many optimizers were made."""
+        self.place(loader, iterator).begin(steps, loader, optimizers)
         iterator._hotlap_pass = (steps,)
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -207,4 +221,13 @@ def _order_of(loader: Any) -> tuple[int, int] | None:
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if isinstance(sampler, DistributedSampler) and sampler.shuffle:
             return sampler.seed, sampler.epoch
+    return None
+
+
+def _drawn_from(loader: Any) -> int | None:
+    """Return a checksum of the state that a pass is drawn from, None if it is not drawn."""
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if type(sampler) in _DRAWING:
+            generator = sampler.generator or torch.default_generator
+            return zlib.crc32(bytes(generator.get_state().numpy()))
     return None

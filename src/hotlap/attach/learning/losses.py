@@ -39,6 +39,15 @@ _TWICE = {
     "LogSoftmaxBackward0": ("SoftmaxBackward0", "softmax"),
     "BinaryCrossEntropyWithLogitsBackward0": ("SigmoidBackward0", "sigmoid"),
 }
+_LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
+_NO_LOGARITHMS = {
+    "AddmmBackward0": "layer",
+    "ConvolutionBackward0": "layer",
+    "MmBackward0": "layer",
+    "SigmoidBackward0": "sigmoid",
+    "SoftmaxBackward0": "softmax",
+}
+"""What gives no logarithms of probabilities -> its name."""
 
 
 @dataclass
@@ -47,6 +56,7 @@ class _Line:
     looks: int = 0
     means: int = 0
     normalized_twice: str = ""
+    without_logarithm: str = ""
     replaced: int = 0
     replaced_of: int = 0
     not_scaled: int = 0
@@ -141,6 +151,7 @@ class Losses:
                 backwards=estimate(line.backwards),
                 is_mean=line.looks > 0 and line.means == line.looks,
                 normalized_twice=line.normalized_twice,
+                without_logarithm=line.without_logarithm,
                 replaced=line.replaced,
                 replaced_of=line.replaced_of,
                 not_scaled=line.not_scaled,
@@ -161,6 +172,7 @@ def _look_at(loss: Any, line: _Line, *, is_scaled: bool) -> None:
     line.looks += 1
     line.means += _is_plain_mean(root)
     line.normalized_twice = line.normalized_twice or _find_normalized_twice(root)
+    line.without_logarithm = line.without_logarithm or _find_without_logarithm(root)
     replaced, of = _count_replaced(root)
     line.replaced += replaced
     line.replaced_of += of
@@ -184,6 +196,13 @@ def _find_normalized_twice(root: Any) -> str:
         before, word = _TWICE.get(type(node).__name__, ("", ""))
         if before and type(_source(node)).__name__ == before:
             return word
+    return ""
+
+
+def _find_without_logarithm(root: Any) -> str:
+    for node in _walk(root):
+        if type(node).__name__ in _LIKELIHOODS:
+            return _NO_LOGARITHMS.get(type(_source(node)).__name__, "")
     return ""
 
 

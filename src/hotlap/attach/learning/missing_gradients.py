@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from hotlap.trace import frames
 from hotlap.trace.learning import WithoutGradient
 
 _STEPS = 64
 """First steps of each optimizer that are looked at."""
+_VALUES = 4
+"""Of these, how many are looked at for gradients that are zero."""
 
 
 @dataclass
@@ -29,6 +33,9 @@ class MissingGradients:
         """By the identity of the optimizer, which is kept."""
         self.seen: set[int] = set()
         """Identities of the optimizers that need not be looked at any more."""
+        self.looked = self.empty = 0
+        """Steps that were looked at for the values of gradients; of these, without any, or with
+        zeros only."""
 
     @property
     def only_optimizer(self) -> Any:
@@ -42,6 +49,9 @@ class MissingGradients:
         if held is None:
             where = frames.location_of(frames.caller())
             held = self._held[id(optimizer)] = _Held(optimizer, where, without)
+        if held.steps < _VALUES:
+            self.looked += 1
+            self.empty += not any(map(_has_value, tensors_held_by(optimizer)))
         held.without &= without
         held.steps += 1
         if held.steps == _STEPS:
@@ -55,6 +65,15 @@ class MissingGradients:
         """
         found = (_facts_of(held, roots) for held in self._held.values())
         return tuple(each for each in found if each is not None)
+
+
+def _has_value(parameter: Any) -> bool:
+    """True if a parameter has a gradient that is not zero; only plain tensors are read."""
+    gradient = parameter.grad
+    if gradient is None:
+        return False
+    is_plain = type(gradient) is torch.Tensor and gradient.layout == torch.strided
+    return not (is_plain and gradient.is_cpu) or bool(torch.count_nonzero(gradient))
 
 
 def tensors_held_by(optimizer: Any) -> list[Any]:

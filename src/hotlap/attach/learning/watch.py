@@ -135,6 +135,8 @@ class WatchLearning(Part):
             forwards=self._estimate(self._forwards),
             kept_gradients=kept,
             first_backwards=looked,
+            empty_steps=self._missing.empty,
+            looked_at_steps=self._missing.looked,
             compared_gradients=self._changed.compared,
             changed_gradients=self._changed.changed,
             scales=self._scales,

@@ -86,7 +86,7 @@ class Watch(Part):
         self.recorder.reads_losses = self.wants_events
         self._may_capture = self.wants_events and process_settings.has_cuda()
         self.loaders = Loaders()
-        self._backwards = 0
+        self._backwards = self._optimizers = 0
         self._by_hand = HandUpdates() if self.wants_events else None
         """None once an optimizer has stepped."""
         self._last: tuple[Callable[[], Any], Stepper | None] = (lambda: None), None
@@ -147,7 +147,7 @@ class Watch(Part):
         return super().hearer(name)
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        self.loaders.begin(loader, iterator, self.steps)
+        self.loaders.begin(loader, iterator, self.steps, self._optimizers)
         self.recorder.look_soon()
         if self._quiet is not None:
             self._quiet.until = 0.0
@@ -172,6 +172,10 @@ class Watch(Part):
         clock = self.recorder.clock
         clock.note((OTHER, clock.now()))
         return batch
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        del optimizer
+        self._optimizers += 1
 
     def root_found(self, module: Any) -> None:
         if not self.roots:

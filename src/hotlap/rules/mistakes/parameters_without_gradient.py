@@ -9,6 +9,7 @@ What to do     use the layer, mend the cut, or take the parameters out of the mo
 Evidence       the gradients at each step that was observed. It costs no time.
 """
 
+from hotlap.rules.mistakes.zeroed_before_step import zeroing_line
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
@@ -18,6 +19,9 @@ _LEAST = 3
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the step of an optimizer with parameters that are never updated."""
+    if zeroing_line(trace):
+        # Backward gives them one.
+        return []
     return [
         mistake(
             each.where,

@@ -129,6 +129,28 @@ def test_of_other_runs_batch_sizes_are_not_known(kind: str) -> None:
     assert sizes.facts() == ()
 
 
+class Asking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("module", "differs"),
+    [
+        (Asking(), True),
+        (nn.Sequential(Asking()), True),
+        (nn.MultiheadAttention(4, 2, dropout=0.1), True),
+        (nn.MultiheadAttention(4, 2), False),
+        (nn.Dropout(0.0), False),
+        (nn.Linear(2, 2), False),
+    ],
+)
+def test_a_module_that_behaves_otherwise_in_evaluation_is_known(
+    module: nn.Module, differs: bool
+) -> None:
+    assert Modes().differ(module) is differs
+
+
 def test_a_loss_that_normalizes_twice_is_known_by_its_graph() -> None:
     cross_entropy = nn.functional.cross_entropy
     logits = nn.functional.binary_cross_entropy_with_logits

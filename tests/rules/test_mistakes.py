@@ -93,7 +93,8 @@ def test_steps_with_one_micro_batch_within_an_epoch_are_a_warm_up() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("e bbbsz bbbsz bbbsz b e zbbbsz", "are zeroed, or go into"),
+        ("e bbbsz bbbsz bbbsz b e zbbbsz", "are zeroed; the usual step has 3"),
+        ("e bbbsz bbbsz bbbsz b e bbbsz", "go into the first step of the next one"),
         ("e bbbsz bbbsz bbbsz bb z e bbbsz", "are zeroed; the usual step has 3"),
         ("bbbsz bbbsz bbbsz bb", "are lost at the end of the script"),
     ],
@@ -101,6 +102,21 @@ def test_steps_with_one_micro_batch_within_an_epoch_are_a_warm_up() -> None:
 def test_micro_batches_without_a_step(text: str, words: str) -> None:
     found = only(loop(text, ended="script"), "unused_micro_batches")
     assert found.where == MEAN.where and words in found.evidence
+
+
+def test_accumulation_may_go_on_across_epochs() -> None:
+    assert mistakes(loop("e bbbsz bbbsz b e bbsz bbbsz bb e bsz bbbsz")) == []
+
+
+def test_a_loss_that_begins_later_is_no_micro_batch() -> None:
+    given = loop("bsz bbsz bbsz bbsz bbsz")
+    second = [i for i, e in enumerate(given.events) if e.kind == kinds.BACKWARD][2::2]
+    events = [
+        replace(event, where="train.py:35") if i in second else event
+        for i, event in enumerate(given.events)
+    ]
+    assert only(given, "single_first_micro_batch")
+    assert mistakes(replace(given, events=tuple(events))) == []
 
 
 SMALL = BatchSizeFacts("train.py:38", 32, 20, 0, 29, 0.1, 0.1)
@@ -218,6 +234,11 @@ def test_scalers() -> None:
     )
     found = only(loop("gbsp gbsp", scales=True, scalers=(each,)), "new_scaler")
     assert "2 times, after 0, 1 steps" in found.evidence
+    # Each fold has a model, an optimizer and a scaler.
+    folds = loop("g bsp bsp g bsp bsp g bsp", scales=True, optimizers_made=(0, 2, 4))
+    assert mistakes(folds) == []
+    again = loop("g bsp bsp g bsp bsp g bsp", scales=True, optimizers_made=(0,))
+    assert only(again, "new_scaler")
     narrow = replace(MEAN, not_scaled=12)
     assert only(loop("", losses=(narrow,)), "float16_without_scaler").where == MEAN.where
     assert mistakes(loop("", losses=(narrow,), scales=True)) == []
@@ -227,6 +248,9 @@ def test_gradients_that_stay() -> None:
     kept: dict[str, Any] = {"kept_gradients": 8, "first_backwards": 8}
     assert only(loop("bs bs bs", **kept), "kept_gradients").where == ADAM.where
     assert mistakes(loop("zbs zbs zbs", **kept)) == []
+    # Once an epoch, or once before the loop.
+    seldom = only(loop("zbs bs bs bs bs", **kept), "kept_gradients")
+    assert "zeroed 1 times in 5 steps" in seldom.evidence
     # They are set to None by hand.
     assert mistakes(loop("bs bs bs", kept_gradients=0, first_backwards=8)) == []
 
@@ -234,6 +258,11 @@ def test_gradients_that_stay() -> None:
 def test_a_schedule_that_comes_first() -> None:
     assert only(loop("l bs l bs"), "schedule_before_update").where == LINES[kinds.SCHEDULER_STEP]
     assert mistakes(loop("bs l bs l")) == []
+    # A run that is resumed catches up with its schedule.
+    resumed = [replace(event, where="train.py:20") for event in loop("ll").events]
+    later = loop("bs l bs l")
+    assert mistakes(replace(later, events=(*resumed, *later.events))) == []
+    assert mistakes(replace(later, events=(*resumed, *loop("bs bs").events))) == []
     # Under a scaler the first step may be skipped.
     assert mistakes(loop("bpl bsp l")) == []
 
@@ -250,6 +279,10 @@ def test_a_schedule_that_is_stepped_for_each_batch() -> None:
     assert "an epoch has 20 steps" in only(with_schedule(cosine), "schedule_per_batch").evidence
     decay = ScheduleFacts("ExponentialLR", "train.py:41", 40, None, 0.1, 1e-9, vanished=15)
     assert only(with_schedule(decay), "schedule_per_batch").where == "train.py:41"
+    # A third is left after an epoch, a thousandth before the middle of the run.
+    slower = replace(decay, last_rate=0.1 * 0.94**40, vanished=None)
+    assert only(with_schedule(slower), "schedule_per_batch")
+    assert mistakes(with_schedule(replace(slower, name="LambdaLR"))) == []
     for good in (
         replace(cosine, calls=2),
         replace(cosine, period=240),
@@ -264,6 +297,10 @@ def test_a_schedule_whose_period_is_in_steps_may_be_stepped_for_each_batch() -> 
     # Of the 300 epochs none has 100 steps.
     assert mistakes(with_schedule(plan, planned=6000)) == []
     assert only(with_schedule(replace(plan, period=12), planned=6000), "schedule_per_batch")
+    # A factor that is meant to be applied often.
+    often = replace(plan, period=12, last_rate=0.1 * 0.99**3)
+    assert mistakes(with_schedule(often, planned=6000)) == []
+    assert only(with_schedule(replace(often, last_rate=0.01), planned=6000), "schedule_per_batch")
     # As `step(epoch + i / len(loader))` does.
     restarts = ScheduleFacts("CosineAnnealingWarmRestarts", "train.py:41", 40, 10, 0.1, 0.08, 1)
     assert mistakes(with_schedule(restarts)) == []

@@ -22,6 +22,18 @@ def forward(self, x):
         x = a(x) + b(x)
     while x.norm() > 1:
         x = x / 2
+    for i in range(len(self.blocks)):
+        x = self.blocks[i](x)
+    for i in range(len(blocks)):
+        x = blocks[i](x) + 1
+    for _ in range(self.rounds):
+        h = h + self.update(self.adjacent @ h)
+    for block in blocks:
+        x = block(x) + 2
+    for t in range(9):
+        h = self.cell(x.select(1, t), h)
+    for row in x.unbind(0):
+        z = self.one(row) + z
     return x
 
 for epoch in range(3):
@@ -60,6 +72,12 @@ def line_of(text: str) -> int:
         ("w = sum(p.sum() for p in net.parameters())", "parameters", "for p in net.parameters()"),
         ("x = a(x) + b(x)", "modules", "for (a, b) in zip(self.left, self.right)"),
         ("x = x / 2", "elements", "while x.norm() > 1"),
+        ("x = self.blocks[i](x)", "modules", "for i in range(len(self.blocks))"),
+        ("x = blocks[i](x) + 1", "modules", "for i in range(len(blocks))"),
+        ("h = h + self.update(self.adjacent @ h)", "modules", "for _ in range(self.rounds)"),
+        ("x = block(x) + 2", "modules", "for block in blocks"),
+        ("h = self.cell(x.select(1, t), h)", "elements", "for t in range(9)"),
+        ("z = self.one(row) + z", "elements", "for row in x.unbind(0)"),
     ],
 )
 def test_what_a_loop_is_over(file: str, line: str, over: str, text: str) -> None:

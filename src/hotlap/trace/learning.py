@@ -170,6 +170,8 @@ class Learning:
     scales: bool = False
     """A `GradScaler` is used."""
     scalers: Sequence[ScalerFacts] = ()
+    optimizers_made: Sequence[int] = ()
+    """Steps that were taken before each optimizer was made."""
     batch_sizes: Sequence[BatchSizeFacts] = ()
     """In the order of their first steps."""
     problems: Sequence[str] = ()
@@ -192,6 +194,6 @@ class Learning:
         given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name, kind in kinds.items():
             given[name] = tuple(kind(**row) for row in given.get(name, ()))
-        for name in ("unsafe_loads", "problems"):
+        for name in ("unsafe_loads", "optimizers_made", "problems"):
             given[name] = tuple(given.get(name, ()))
         return cls(**given)

@@ -6,6 +6,7 @@ import torch
 
 from hotlap.attach.learning.missing_gradients import tensors_held_by
 from hotlap.nested import leaves, tensors
+from hotlap.trace.facts import device_of
 
 
 def has_graph(output: Any) -> bool:
@@ -37,3 +38,11 @@ def has_gradients(optimizer: Any) -> bool:
         if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
             return bool((gradient != 0).any())
     return False
+
+
+def autocast_kind(root: Any) -> str:
+    """Return the kind of a model's device, if there is autocast on it; raise if there is none."""
+    kind = device_of([root])
+    # It raises here, and not in each forward.
+    torch.is_autocast_enabled(kind)
+    return kind

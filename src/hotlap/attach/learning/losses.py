@@ -10,6 +10,7 @@ import torch
 from hotlap.trace import frames
 from hotlap.trace.learning import LossFacts
 from hotlap.trace.saved_tensors import read_saved
+from hotlap.usercode import is_users
 
 _LOOKS = 4
 """Losses of one line whose graph is looked at: the line makes the same again and again."""
@@ -245,7 +246,7 @@ class Modes:
         self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def differ(self, module: Any) -> bool:
-        """Return whether a module has dropout or batch norm."""
+        """Return whether a module has dropout or batch norm, or asks for its mode itself."""
         if module not in self._known:
             self._known[module] = any(map(_depends_on_mode, module.modules()))
         return self._known[module]
@@ -261,4 +262,8 @@ def _depends_on_mode(module: Any) -> bool:
         return module.p > 0
     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
         return module.track_running_stats
-    return isinstance(module, torch.nn.RNNBase) and module.dropout > 0
+    if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention):
+        return module.dropout > 0
+    # As `F.dropout(x, 0.5, self.training)`.
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and is_users(code.co_filename) and "training" in code.co_names

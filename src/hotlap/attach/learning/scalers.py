@@ -12,17 +12,25 @@ from hotlap.usercode import is_users
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+_MOST = 1000
+"""Optimizers whose steps are noted: a script may make one in each step."""
+
+
 class Scalers:
     """Knows a line by its first scaler: the next one may be made an epoch later."""
 
     def __init__(self) -> None:
         self._with_optimizer: set[str] = set()
         """Loops in which optimizers are made: a scaler of its own belongs to each of them."""
+        self.optimizers_made: list[int] = []
+        """Steps that were taken before each of them."""
         self._made: dict[str, list[frames.Loop]] = {}
         self._around_updates: set[str] | None = None
 
-    def optimizer_made(self, frame: FrameType | None) -> None:
-        """An optimizer is made."""
+    def optimizer_made(self, frame: FrameType | None, steps: int = 0) -> None:
+        """An optimizer is made, after so many steps."""
+        if len(self.optimizers_made) < _MOST:
+            self.optimizers_made.append(steps)
         self._with_optimizer |= {loop.where for loop in frames.loops_around(frame)}
 
     def made(self, frame: FrameType | None) -> None:

@@ -8,7 +8,12 @@ import torch
 from hotlap import compat
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
-from hotlap.attach.learning.graphs import asks_for_gradient, has_gradients, has_graph
+from hotlap.attach.learning.graphs import (
+    asks_for_gradient,
+    autocast_kind,
+    has_gradients,
+    has_graph,
+)
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.missing_gradients import MissingGradients
@@ -21,7 +26,6 @@ from hotlap.attach.learning.workers import Workers
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trace import event_kinds, frames
 from hotlap.trace.events import Events
-from hotlap.trace.facts import device_of
 from hotlap.trace.identity import IdentityTable
 from hotlap.trace.learning import (
     EvaluationFacts,
@@ -82,6 +86,7 @@ class WatchLearning(Part):
     wants_phases = True
     wants_events = True
     wants_evaluation = True
+    wants_later_roots = True
 
     def __init__(self, session: Session, events: Events) -> None:
         self._session, self._events = session, events
@@ -141,6 +146,7 @@ class WatchLearning(Part):
             changed_gradients=self._changed.changed,
             scales=self._scales,
             scalers=seen_by(_SCALERS, self._scalers.facts),
+            optimizers_made=tuple(self._scalers.optimizers_made),
             batch_sizes=seen_by(_BATCH_SIZES, self._batch_sizes.facts),
             problems=self._safely.problems(),
         )
@@ -206,7 +212,7 @@ class WatchLearning(Part):
 
     def root_found(self, module: Any) -> None:
         self._roots.append(module)
-        kind = self._kinds[id(module)] = self._safely.call(_FORMATS, _kind_of, module)
+        kind = self._kinds[id(module)] = self._safely.call(_FORMATS, autocast_kind, module)
         self._is_on_mps = self._is_on_mps or kind == "mps"
         self._safely.call(INPUTS, self._inputs.follow, module)
 
@@ -327,7 +333,9 @@ class WatchLearning(Part):
 
     def optimizer_made(self, optimizer: Any) -> None:
         del optimizer
-        self._safely.call(_SCALERS, self._scalers.optimizer_made, frames.caller())
+        self._safely.call(
+            _SCALERS, self._scalers.optimizer_made, frames.caller(), self._session.steps
+        )
 
     def schedule_steps(self, schedule: Any) -> None:
         where = frames.location_of(frames.caller())
@@ -390,11 +398,3 @@ class WatchLearning(Part):
 
     def _worker_facts(self) -> tuple[WorkerFacts, ...]:
         return tuple(each.facts() for each in self._workers.values())
-
-
-def _kind_of(root: Any) -> str:
-    """Return the kind of a model's device, if there is autocast on it."""
-    kind = device_of([root])
-    # It raises where there is none: here, and not in each forward.
-    _is_autocast_enabled(kind)
-    return kind

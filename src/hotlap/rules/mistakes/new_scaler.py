@@ -9,6 +9,9 @@ Evidence       the steps at which the line made one, or the loop and how often i
                costs no time.
 """
 
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace import event_kinds
@@ -23,7 +26,8 @@ def nominate(trace: Trace) -> list[Nomination]:
     for event in trace.events:
         if event.kind == event_kinds.SCALER_MADE:
             made.setdefault(event.where, set()).add(event.step)
-    again = {where: steps for where, steps in made.items() if len(steps) > 1}
+    optimizers = trace.learning.optimizers_made
+    again = {where: steps for where, steps in made.items() if _starts_over(steps, optimizers)}
     if not trace.learning.scales:
         return []
     return [
@@ -44,6 +48,14 @@ def nominate(trace: Trace) -> list[Nomination]:
         for each in trace.learning.scalers
         if each.where not in again
     ]
+
+
+def _starts_over(steps: Iterable[int], optimizers: Sequence[int]) -> bool:
+    """Return whether a scaler was made again for an optimizer that had one."""
+    return any(
+        not any(before < made <= after for made in optimizers)
+        for before, after in pairwise(sorted(steps))
+    )
 
 
 RULE = Rule(name="new_scaler", kind="mistake", nominate=nominate)

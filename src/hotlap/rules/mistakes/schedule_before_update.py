@@ -15,19 +15,23 @@ from hotlap.trace.schema import Trace
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the step of a schedule that comes first."""
-    for event in trace.events:
-        if event.kind in (event_kinds.OPTIMIZER_STEP, event_kinds.SCALER_UPDATE):
-            break
-        if event.kind == event_kinds.SCHEDULER_STEP:
-            return [
-                mistake(
-                    event.where,
-                    "the schedule was stepped before the optimizer's first step: its first "
-                    "learning rate is skipped",
-                    "`scheduler.step()` after `optimizer.step()`, or at the end of the epoch",
-                )
-            ]
-    return []
+    ends = (event_kinds.OPTIMIZER_STEP, event_kinds.SCALER_UPDATE)
+    first = next((n for n, event in enumerate(trace.events) if event.kind in ends), None)
+    before, after = (
+        [event.where for event in events if event.kind == event_kinds.SCHEDULER_STEP]
+        for events in (trace.events[:first], [] if first is None else trace.events[first:])
+    )
+    if not before or (before[0] not in after and (after or len(before) > 1)):
+        # A run that is resumed goes through the epochs that it had taken, in a loop of its own.
+        return []
+    return [
+        mistake(
+            before[0],
+            "the schedule was stepped before the optimizer's first step: its first "
+            "learning rate is skipped",
+            "`scheduler.step()` after `optimizer.step()`, or at the end of the epoch",
+        )
+    ]
 
 
 RULE = Rule(name="schedule_before_update", kind="mistake", nominate=nominate)

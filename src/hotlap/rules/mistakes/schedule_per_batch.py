@@ -17,6 +17,8 @@ from hotlap.trace.schema import Trace
 _LEAST = 10
 """Steps of an epoch from which on a batch and an epoch can be told apart."""
 _VANISHED = 1e-3
+_WORTH = 0.01
+"""Share of the first rate that is left at the end of a run, where it decays as it is meant to."""
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -34,8 +36,11 @@ def nominate(trace: Trace) -> list[Nomination]:
         if schedule.advanced is not None and schedule.advanced < schedule.calls / 2:
             continue
         if not (
-            _is_in_epochs(schedule, epochs, per_epoch)
+            (_is_in_epochs(schedule, epochs, per_epoch) and not _decays_slowly(schedule, planned))
             or (schedule.period is None and _vanishes(schedule, per_epoch))
+            or (
+                schedule.name == "ExponentialLR" and _share_after(schedule, planned / 2) < _VANISHED
+            )
         ):
             continue
         period = "" if schedule.period is None else f" with a period of {schedule.period}"
@@ -57,6 +62,20 @@ def _is_in_epochs(schedule: ScheduleFacts, epochs: float, per_epoch: int) -> boo
     return period is not None and period <= max(epochs, 1) and period < per_epoch
 
 
+def _share_after(schedule: ScheduleFacts, steps: float) -> float:
+    """Return the share of the first rate that is left after so many calls, if it goes on so."""
+    if schedule.first_rate <= 0:
+        return 1.0
+    share = max(schedule.last_rate, 0.0) / schedule.first_rate
+    return min(1.0, share) ** (steps / schedule.calls)
+
+
+def _decays_slowly(schedule: ScheduleFacts, planned: int) -> bool:
+    """Return whether a rate that falls again and again is still worth something at the end."""
+    share = _share_after(schedule, planned)
+    return schedule.name == "StepLR" and _WORTH < share < 1
+
+
 def _vanishes(schedule: ScheduleFacts, per_epoch: int) -> bool:
     """Return whether the rate falls below a thousandth within one epoch."""
     # A warm-up begins at 0.
@@ -64,9 +83,7 @@ def _vanishes(schedule: ScheduleFacts, per_epoch: int) -> bool:
         return False
     if schedule.vanished is not None or schedule.calls >= per_epoch:
         return schedule.vanished is not None and schedule.vanished <= per_epoch
-    # As it would be after one epoch, if it goes on as it did.
-    share = max(schedule.last_rate, 0.0) / schedule.first_rate
-    return share ** (per_epoch / schedule.calls) < _VANISHED
+    return _share_after(schedule, per_epoch) < _VANISHED
 
 
 RULE = Rule(name="schedule_per_batch", kind="mistake", nominate=nominate)

@@ -33,6 +33,9 @@ def nominate(trace: Trace) -> list[Nomination]:
         return []
     if len(counts) < 4 or counts[0] != 1 or usual < 2 or _grows(windows):
         return []
+    # Several losses, one of which begins later, are no micro-batches.
+    if len({event.where for window in windows for event in window.backwards()}) > 1:
+        return []
     return [
         mistake(
             trace.facts.optimizers[0].where,

@@ -29,22 +29,27 @@ def nominate(trace: Trace) -> list[Nomination]:
         return []
     lines = training_lines(trace)
     pending: list[Event] = []
+    """Backward passes since the last step."""
     zeroed: list[Event] = []
+    left: list[Event] = []
+    """Those of them that were there when an epoch began: accumulation may go on across epochs."""
     for event in trace.events:
         if event.kind == event_kinds.BACKWARD:
             pending.append(event)
             # Within an epoch gradients are zeroed that were asked for something else.
             zeroed = []
         elif event.kind in (event_kinds.OPTIMIZER_STEP, event_kinds.SCALER_UPDATE):
-            pending, zeroed = [], []
+            if left and len(pending) > usual:
+                return [_report(left, usual, "go into the first step of the next one")]
+            pending, zeroed, left = [], [], []
         elif event.kind == event_kinds.ZERO_GRAD and pending:
-            pending, zeroed = [], pending
+            if left == pending:
+                return [_report(left, usual, "are zeroed")]
+            pending, zeroed, left = [], pending, []
         elif event.kind == event_kinds.LOADER_BEGUN and event.where in lines:
             if zeroed:
                 return [_report(zeroed, usual, "are zeroed")]
-            if pending:
-                fate = "are zeroed, or go into the first step of the next"
-                return [_report(pending, usual, fate)]
+            left = [*pending]
     if pending and trace.ended == "script":
         return [_report(pending, usual, "are lost at the end of the script")]
     return []

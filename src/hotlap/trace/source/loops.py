@@ -8,6 +8,8 @@ from hotlap.trace.source.statements import called_name, covers, tree_of
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
+_TAKES_ONE = ("select", "narrow", "index_select", "take", "gather")
+"""Functions that take a part of a tensor by its number."""
 _PASSED_ON = ("enumerate", "zip", "reversed", "list", "tuple", "iter", "items", "values")
 
 
@@ -17,8 +19,9 @@ class InnerLoop:
 
     line: int
     over: str
-    """`parameters`: of a model or an optimizer. `modules`: layers, one after another. `elements`:
-    anything else, such as the samples of a batch."""
+    """`parameters`: of a model or an optimizer. `modules`: layers, one after another, or the same
+    computed again, of which the next may need the one before. `elements`: anything else, such as
+    the samples of a batch."""
     text: str
     """As in `for t in range(x.size(1))`."""
 
@@ -88,9 +91,13 @@ def _described(
     if any(_called(node) in _PARAMETERS for node in ast.walk(over)):
         return InnerLoop(line, "parameters", text)
     counters = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
-    is_indexed = any(_is_index(node, counters) for part in body for node in ast.walk(part))
-    kind = "modules" if _is_of_object(over) and not is_indexed else "elements"
-    return InnerLoop(line, kind, text)
+    nodes = [node for part in body for node in ast.walk(part)]
+    layers = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    if any(_is_index(node, counters) for node in nodes if id(node) not in layers):
+        return InnerLoop(line, "elements", text)
+    is_called = any(isinstance(n, ast.Name) and n.id in counters for n in nodes if id(n) in layers)
+    are_layers = is_called or _called(over) == "range" or _is_of_object(over)
+    return InnerLoop(line, "modules" if are_layers else "elements", text)
 
 
 def _called(node: ast.AST) -> str:
@@ -98,10 +105,14 @@ def _called(node: ast.AST) -> str:
 
 
 def _is_index(node: ast.AST, counters: set[str]) -> bool:
-    """True for `x[:, i]` with a counter `i`, but not for `self.layers[i]`."""
-    if not isinstance(node, ast.Subscript) or isinstance(node.value, ast.Attribute):
-        return False
-    return any(isinstance(n, ast.Name) and n.id in counters for n in ast.walk(node.slice))
+    """True for `x[:, i]` and `x.select(1, i)` with a counter `i`, but not for `self.layers[i]`."""
+    numbers: list[ast.AST] = []
+    if isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Attribute):
+        numbers = [node.slice]
+    elif isinstance(node, ast.Call) and called_name(node) in _TAKES_ONE:
+        numbers = [*node.args, *(each.value for each in node.keywords)]
+    names = (n for number in numbers for n in ast.walk(number) if isinstance(n, ast.Name))
+    return any(name.id in counters for name in names)
 
 
 def _is_of_object(over: ast.expr) -> bool:

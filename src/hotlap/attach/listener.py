@@ -27,8 +27,6 @@ class Listener:
     """True to be told of forwards of modules that no optimizer trains."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
-    wants_later_roots = False
-    """True to be asked that also after the first step, of modules of classes that are trained."""
     clock: PhaseClock | None = None
     """Where the seams mark forwards, backwards, zeroing and updates."""
     events: Events | None = None
@@ -166,8 +164,6 @@ class _State:
         self.others: IdentityTable[tuple[int, bool]] = IdentityTable()
         """How many optimizers there were when a module was looked at, and whether none trains it,
         see `Listener.other_forward_begins`."""
-        self.untrained: IdentityTable[int] = IdentityTable()
-        """How many optimizers there were when a module was last found to be trained by none."""
         self.copies: IdentityTable[bool] = IdentityTable()
         """Modules of a root's class that are watched in evaluation only."""
         self.happening: set[str] = set()

@@ -22,8 +22,6 @@ _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
 _SEVERAL = 3
-_MOST_ROOTS = 16
-"""Beyond them no module is looked at: a script may make one in each step."""
 """Forwards in evaluation mode; a teacher, say, takes one of the first step."""
 _OURS = "_hotlap"
 """Attribute of a function that we have put in place of another."""
@@ -256,20 +254,6 @@ def _is_other(listener: Listener, module: Any) -> bool:
     return is_other
 
 
-def _is_later_root(listener: Listener, module: Any) -> bool:
-    """Return whether an optimizer trains a module by now, such as the model of another fold."""
-    is_inner = State.call_depth or torch._C._current_graph_task_id() != -1
-    if is_inner or not listener.wants_later_roots or len(State.roots.ids) >= _MOST_ROOTS:
-        return False
-    if State.untrained.get(module) == len(State.optimizers):
-        return False
-    if not listener.root_wanted(module):
-        State.untrained.put(module, len(State.optimizers))
-        return False
-    State.roots.put(module, True)
-    return True
-
-
 def _call_untrained(
     listener: Listener, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -310,7 +294,7 @@ def _patch_class(kind: type) -> None:
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
-        if id(self) not in State.roots.ids and not _is_later_root(listener, self):
+        if id(self) not in State.roots.ids:
             return _call_untrained(listener, original, self, args, kwargs)
         clock = listener.clock
         if clock is not None:

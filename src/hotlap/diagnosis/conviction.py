@@ -141,10 +141,9 @@ def conclude(
         floor = max((one.floor for one in tried), default=trials.floor)
         # A bound that gains, and is no finding, takes away what is none of the nomination's.
         told = [one for one in tried if one is not bound or not one.is_gain]
-        words = "; ".join(
-            [*(one.words for one in told), f"identical runs differ by up to {floor:.1%}"]
-        )
-        if any(one.is_open for one in tried):
+        said = _in_words(told) or f"it takes {nomination.at_most_ms:.2f} ms a step at most"
+        words = f"{said}; identical runs differ by up to {floor:.1%}"
+        if any(one.is_open for one in told):
             suspects.append(suspect(nomination, f"{UNDECIDED}{words}", remedies))
         elif _is_cleared(nomination, remedies, bound):
             ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")

@@ -86,7 +86,6 @@ class WatchLearning(Part):
     wants_phases = True
     wants_events = True
     wants_evaluation = True
-    wants_later_roots = True
 
     def __init__(self, session: Session, events: Events) -> None:
         self._session, self._events = session, events

@@ -96,7 +96,6 @@ class Session(Listener):
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
         self.wants_others = any(part.wants_others for part in parts)
-        self.wants_later_roots = any(part.wants_later_roots for part in parts)
         self.bind()
 
     def bind(self) -> None:

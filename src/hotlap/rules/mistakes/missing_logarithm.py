@@ -1,4 +1,4 @@
-"""A likelihood is given probabilities or scores in place of their logarithms.
+"""A likelihood is given probabilities or scores instead of their logarithms.
 
 What it sees   the output of a softmax, a sigmoid or a layer that goes into `nll_loss`.
 Why it matters `nll_loss` takes logarithms of probabilities and applies none itself. Of
@@ -18,9 +18,9 @@ _GIVEN = {
     "layer": "the scores of a layer go",
 }
 _REMEDIES = {
-    "softmax": "`log_softmax` in place of the softmax",
-    "sigmoid": "scores without the sigmoid, and `cross_entropy` in place of `nll_loss`",
-    "layer": "`cross_entropy` in place of `nll_loss`, or `log_softmax` before it",
+    "softmax": "`log_softmax` instead of the softmax",
+    "sigmoid": "scores without the sigmoid, and `cross_entropy` instead of `nll_loss`",
+    "layer": "`cross_entropy` instead of `nll_loss`, or `log_softmax` before it",
 }
 
 

@@ -14,6 +14,7 @@ from hotlap.attach.roles.networks import Networks
 from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.saves import saved_row
+from hotlap.trial.not_read import not_read_in
 
 
 @pytest.fixture
@@ -55,6 +56,28 @@ def test_a_module_that_is_made_anew_in_each_step_has_one_name() -> None:
         gc.collect()
     kept = nn.Linear(2, 2)
     assert networks.note_call(kept) == "Linear 1" and networks.others == [kept]
+
+
+def test_a_model_whose_optimizer_has_died_is_watched_no_more(
+    trained: tuple[nn.Module, Any],
+) -> None:
+    model, _ = trained
+    # Of the fold before, and of one that begins with a frozen part.
+    networks = Networks([nn.Linear(2, 2), model])
+    places = {name.partition(".")[0] for name, _ in networks.untrained()}
+    assert places == {"2"}
+
+
+class Computing(dict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(f"{key} has no value yet")
+
+
+@pytest.mark.parametrize("value", [Computing(a=1), {"w": torch.empty(2, device="meta")}])
+def test_what_cannot_be_read_of_a_save_is_said(value: Any) -> None:
+    updates, held, _, unread = saved_row(value, Networks([]), 7)
+    assert (updates, held) == (7, 0) and unread.startswith("unread: ")
+    assert not_read_in([unread])
 
 
 def test_a_lazy_module_is_one_once_it_has_numbers() -> None:

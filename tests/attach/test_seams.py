@@ -239,3 +239,69 @@ print(*heard)
 def test_the_models_of_later_folds_are_heard() -> None:
     ran = subprocess.run([sys.executable, "-c", FOLDS], capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["1", "1", "2", "2", "3", "3"], ran.stderr
+
+
+OTHERS = """
+import threading, torch
+from hotlap.attach import seams
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+heard = []
+
+
+class Ear(seams.Listener):
+    wants_phases = wants_others = True
+
+    def root_wanted(self, module):
+        return isinstance(module, Net)
+
+    def other_wanted(self, module):
+        return True
+
+    def other_forward_begins(self, module, inputs):
+        heard.append(module.name)
+        return inputs
+
+
+class Part(torch.nn.Linear):
+    def __init__(self, name):
+        super().__init__(2, 2)
+        self.name = name
+
+
+class Data(Dataset):
+    normalize = Part("sample")
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.normalize(torch.ones(2)).detach()
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.frozen = torch.nn.Linear(2, 2), Part("frozen")
+
+    def forward(self, x):
+        return checkpoint(lambda x: self.frozen(self.first(x)), x, use_reentrant=False)
+
+
+seams.install(Ear())
+net, teacher, aside = Net(), Part("teacher"), Part("thread")
+for batch in DataLoader(Data()):
+    with torch.no_grad():
+        teacher(batch)
+    other = threading.Thread(target=aside, args=(batch,))
+    other.start()
+    other.join()
+    net(batch).sum().backward()
+print(*heard)
+"""
+
+
+def test_what_makes_samples_or_is_computed_again_is_no_module_beside_the_training() -> None:
+    ran = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["teacher", "teacher"], ran.stderr

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hotlap.lab.chain import check_custody, check_start
+from hotlap.lab.run_checks import check_bits
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from hotlap.trial import digest
@@ -75,6 +76,21 @@ def test_a_movement_that_is_rounded_away_is_no_other_one() -> None:
         {**average, "1.frozen": [4]},
     ):
         assert check_custody(plain, {**plain, "untrained_moved": other}).state == "failed"
+    # What a script moves of the model itself is no copy.
+    own = {**record(), "untrained_moved": {"1.count": steps, "1.centers": steps}}
+    stopped = {**own, "untrained_moved": {"1.count": steps, "1.centers": steps[:1]}}
+    assert check_custody(own, stopped).state == "failed"
+
+
+def test_a_tensor_that_does_not_repeat_itself_excuses_no_other_one() -> None:
+    plain = {**record(), "untrained_moved": {"Teacher 1.weight": [3, 6], "1.time": None}}
+    same = {**plain, "untrained_moved": {"Teacher 1.weight": [3, 6], "1.time": [1, 2]}}
+    found = check_custody(plain, same)
+    assert found.state == "partial" and "1.time" in found.evidence
+    other = {**plain, "untrained_moved": {"Teacher 1.weight": [3, 5], "1.time": [1, 2]}}
+    assert check_custody(plain, other).state == "failed"
+    assert "buffers" in check_bits(plain, plain, None).evidence
+    assert "buffers" not in check_bits({**plain, "untrained": None}, plain, None).evidence
 
 
 def test_another_state_before_the_first_update_is_changed() -> None:

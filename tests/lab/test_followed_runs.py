@@ -69,8 +69,9 @@ LEARNS_OTHERWISE: dict[str, dict[str, Any]] = {
         # A buffer may hold the time: what is equal otherwise is `exact` without it.
         (False, {"untrained": ["x"]}, 2),
         (False, {"without_gradients": [[-1, 3, "in", "out"]]}, 2),
-        # A save may hold the time as well.
-        (False, {"saves": [[30, 2, "saved", "others"]]}, 2),
+        # A save may hold the time as well, but other tensors are to be explained.
+        (False, {"saves": [[30, 2, "saved", "others"]]}, 1),
+        (False, {"saves": [[30, 2, "others", "names"]]}, 2),
         (True, {}, 1),
         (False, {}, 1),
         (False, ROUNDED, 1),

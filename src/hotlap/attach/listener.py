@@ -157,6 +157,8 @@ class _State:
         self.step_depth = 0
         self.call_depth = 0
         self.backward_depth = 0
+        self.feed_depth = 0
+        """Above 0 while a loader makes an iterator or a batch in the main thread."""
         self.early_evaluations = 0
         """Outermost forwards in evaluation mode before the first training forward."""
         self.patched_classes: dict[type, Any] = {}

@@ -7,6 +7,7 @@ events of every step are noted in the patches themselves, which takes fewer func
 
 import functools
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -55,6 +56,10 @@ def evaluates_first() -> bool:
     return State.early_evaluations >= _SEVERAL
 
 
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def _patch_iterators() -> None:
     original = _dataloader.DataLoader._get_iterator
 
@@ -63,7 +68,12 @@ def _patch_iterators() -> None:
         if listener is None:
             return original(self)
         make = listener.iterator_wanted(self)
-        iterator = original(self) if make is None else make(self, lambda: original(self))
+        is_main = _is_main_thread()
+        State.feed_depth += is_main
+        try:
+            iterator = original(self) if make is None else make(self, lambda: original(self))
+        finally:
+            State.feed_depth -= is_main
         listener.iterator_made(self, iterator)
         return iterator
 
@@ -78,12 +88,16 @@ def _patch_batches() -> None:
         if listener is None:
             return original(self)
         listener.batch_begins(self)
+        is_main = _is_main_thread()
+        State.feed_depth += is_main
         # Also when it raises StopIteration: the wait for it was a wait for data.
         try:
             batch = original(self)
         except BaseException:
+            State.feed_depth -= is_main
             listener.batch_ends(self, None)
             raise
+        State.feed_depth -= is_main
         return listener.batch_ends(self, batch)
 
     _dataloader._BaseDataLoaderIter.__next__ = __next__
@@ -243,8 +257,14 @@ def _patch_modules() -> None:
 
 
 def _is_other(listener: Listener, module: Any) -> bool:
-    """Return whether an outermost module is one that no optimizer trains."""
-    if id(module) in State.roots.ids:
+    """Return whether an outermost module is one that no optimizer trains.
+
+    What makes samples may run in another process or thread under a plan, and what runs in a
+    backward is part of a module that is computed again.
+    """
+    if id(module) in State.roots.ids or State.feed_depth or torch._C._current_graph_task_id() != -1:
+        return False
+    if not _is_main_thread():
         return False
     optimizers, is_other = State.others.get(module) or (-1, False)
     # A model may be evaluated before its optimizer is made, or be trained by and by.

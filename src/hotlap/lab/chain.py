@@ -72,6 +72,11 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
     words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
         words += f", except {own} before which the script itself changes the weights"
+    if dropped := [
+        name for name, moved in (plain.get("untrained_moved") or {}).items() if not moved
+    ]:
+        words += f"; two plain runs differ in when these change: {_list_some(sorted(dropped))}"
+        return Check("custody", "partial", words)
     return Check("custody", "passed", words)
 
 
@@ -79,9 +84,12 @@ def _other_untrained(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return in words which tensors that no optimizer updates change otherwise than in the plain
     run; empty if none."""
     theirs, ours = plain.get("untrained_moved"), other.get("untrained_moved")
-    # None where two plain runs differ in them.
     if theirs is None or ours is None:
         return ""
+    # None where two plain runs differ in one.
+    theirs = {name: updates for name, updates in theirs.items() if updates is not None}
+    dropped = plain["untrained_moved"].keys() - theirs.keys()
+    ours = {name: updates for name, updates in ours.items() if name not in dropped}
     more, less = _movements_missing_in(theirs, ours), _movements_missing_in(ours, theirs)
     for rows, words in ((more, "changes"), (less, "does not change")):
         if rows:
@@ -98,14 +106,15 @@ def _movements_missing_in(
     """Return update and name of the movements in `others` that are not in `some`.
 
     One that is small enough is rounded away, as of a bias before batch norm in an averaged copy: it
-    is left out where other tensors of its module move, if the tensor itself moves elsewhere.
+    does not count where other tensors of its module move, if the tensor itself moves elsewhere.
+    Trained modules, whose places are numbers, are no such copies.
     """
     rows = []
     for name, updates in others.items():
         place = name.partition(".")[0]
         alike = (at for other, at in some.items() if other.partition(".")[0] == place)
         moving = {*some.get(name, ())}
-        if moving:
+        if moving and not place.isdigit():
             moving |= {update for at in alike for update in at}
         rows += [(update, name) for update in updates if update not in moving]
     return rows

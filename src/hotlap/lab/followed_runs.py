@@ -128,9 +128,13 @@ class FollowedRuns:
     def _compare(self, again: dict[str, Any]) -> None:
         self._is_compared = True
         self.differs = repeats_itself(self.plain, again)
-        if any(self.plain[key] != again[key] for key in ("untrained", "untrained_moved")):
-            # A buffer may hold the time, say: what does not repeat itself proves nothing.
-            self.plain["untrained"] = self.plain["untrained_moved"] = None
+        # A buffer may hold the time, say: what does not repeat itself proves nothing.
+        if self.plain["untrained"] != again["untrained"]:
+            self.plain["untrained"] = None
+        moved, moved_again = self.plain["untrained_moved"], again["untrained_moved"]
+        for name in {*moved, *moved_again}:
+            if moved.get(name) != moved_again.get(name):
+                moved[name] = None
         _forget_other_saves(self.plain, again)
         started = self.plain["start"]
         for name in [n for n, held in started.items() if held and held[1] == BUFFER]:

@@ -132,7 +132,8 @@ def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check
         if position is not None:
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])
-    words = f"losses, weights and buffers bit-equal to the plain run's after each of {count} steps"
+    buffers = " and weights" if plain.get("untrained") is None else ", weights and buffers"
+    words = f"losses{buffers} bit-equal to the plain run's after each of {count} steps"
     words += f", in each of {plain['ranks']} ranks" if "ranks" in plain else ""
     return Check("bits", "passed", words)
 

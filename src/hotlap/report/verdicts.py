@@ -30,7 +30,8 @@ hyperparameters: every hyperparameter is the plain run's, and each update change
 
 start: parameters and buffers start bit-equal to the plain run's, and parameters require gradients
 where those do. Modules that no optimizer trains, a teacher or a target network, are compared when
-they are first called; the optimizers' state, before their first updates.
+they are first called, if that is before the first update; the optimizers' state, before their first
+updates.
 
 custody: each update starts from the weights and the optimizer state that the previous one left.
 What the script itself changes in between, it must change at the same updates. Buffers, frozen

@@ -81,7 +81,8 @@ class WatchedLoader:
         One batch may be evaluated and then trained on, as where a model is its own teacher. Of
         evaluations before the first training forward nothing is heard but that there were some.
         """
-        return self.newest == 1 or (self.newest > 1 and bool(self.read) and not evaluates_first)
+        is_known = not evaluates_first or bool(self._trained)
+        return self.newest == 1 or (self.newest > 1 and bool(self.read) and is_known)
 
     def train(self) -> None:
         """A backward follows what was read.

@@ -91,9 +91,20 @@ class Networks:
                 yield f"{place}.{name}", buffer
 
     def untrained(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give the tensors of `states` that no optimizer updates."""
+        """Give the tensors of `states` that no optimizer updates.
+
+        Those of a root without any trained parameter are left out: its optimizer has died, as that
+        of the last fold, or of the last task.
+        """
         trained = {id(p) for each in known_optimizers() for _, p in parameters_of(each)}
-        yield from ((name, each) for name, each in self.states() if id(each) not in trained)
+        over = {
+            place
+            for place, root in self._modules()
+            if self._is_root(root) and all(id(p) not in trained for p in root.parameters())
+        }
+        for name, each in self.states():
+            if id(each) not in trained and name.partition(".")[0] not in over:
+                yield name, each
 
 
 def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:

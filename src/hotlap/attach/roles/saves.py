@@ -8,6 +8,7 @@ from torch import nn
 from hotlap.attach.roles.networks import Networks
 from hotlap.attach.seams import known_optimizers
 from hotlap.trial import digest
+from hotlap.trial.protocol import UNREAD
 
 _DEEPEST = 20
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
@@ -18,11 +19,20 @@ def saved_row(value: Any, networks: Networks, updates: int) -> list[Any]:
     """Return updates so far, how many trained parameters are there bit by bit, digests of all
     tensors, and of names and numbers as well.
 
+    What cannot be read, as of a mapping that computes its values, is no reason to stop a save.
+
     Args:
         value: what is saved.
         networks: that the script has called.
         updates: of all optimizers so far.
     """
+    try:
+        return _row(value, networks, updates)
+    except Exception as error:
+        return [updates, 0, "", f"{UNREAD}{type(error).__name__}"]
+
+
+def _row(value: Any, networks: Networks, updates: int) -> list[Any]:
     opened = _opened(value, _DEEPEST)
     digests = digest.of_tensors(digest.tensors_in(opened))
     trained = {id(p) for each in known_optimizers() for g in each.param_groups for p in g["params"]}

@@ -1,6 +1,7 @@
 """Role `verify`: records what a verdict needs: digests, hyperparameters, captured steps."""
 
 import json
+import threading
 from typing import Any
 
 import torch
@@ -133,6 +134,9 @@ class Verify(Part):
         self._scales[id(optimizer)] = scaler.get_scale()
 
     def object_saved(self, value: Any) -> None:
+        # In another thread how far training is by then is not the same twice.
+        if threading.current_thread() is not threading.main_thread():
+            return
         self._saves.append(saved_row(value, self._networks, len(self.weights)))
 
     def event_happens(self, kind: str) -> None:

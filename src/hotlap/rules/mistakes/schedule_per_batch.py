@@ -64,6 +64,7 @@ def _is_in_epochs(schedule: ScheduleFacts, epochs: float, per_epoch: int) -> boo
 
 def _share_after(schedule: ScheduleFacts, steps: float) -> float:
     """Return the share of the first rate that is left after so many calls, if it goes on so."""
+    # A warm-up begins at 0.
     if schedule.first_rate <= 0:
         return 1.0
     share = max(schedule.last_rate, 0.0) / schedule.first_rate
@@ -78,9 +79,6 @@ def _decays_slowly(schedule: ScheduleFacts, planned: int) -> bool:
 
 def _vanishes(schedule: ScheduleFacts, per_epoch: int) -> bool:
     """Return whether the rate falls below a thousandth within one epoch."""
-    # A warm-up begins at 0.
-    if schedule.first_rate <= 0:
-        return False
     if schedule.vanished is not None or schedule.calls >= per_epoch:
         return schedule.vanished is not None and schedule.vanished <= per_epoch
     return _share_after(schedule, per_epoch) < _VANISHED

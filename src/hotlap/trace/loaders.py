@@ -229,6 +229,6 @@ def _drawn_from(loader: Any) -> int | None:
     """Return a checksum of the state that a pass is drawn from, None if it is not drawn."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if type(sampler) in _DRAWING:
-            generator = sampler.generator or torch.default_generator
+            generator = getattr(sampler, "generator", None) or torch.default_generator
             return zlib.crc32(bytes(generator.get_state().numpy()))
     return None

@@ -73,11 +73,15 @@ class Computing(dict[str, Any]):
         raise KeyError(f"{key} has no value yet")
 
 
-@pytest.mark.parametrize("value", [Computing(a=1), {"w": torch.empty(2, device="meta")}])
-def test_what_cannot_be_read_of_a_save_is_said(value: Any) -> None:
-    updates, held, _, unread = saved_row(value, Networks([]), 7)
-    assert (updates, held) == (7, 0) and unread.startswith("unread: ")
-    assert not_read_in([unread])
+def test_what_cannot_be_read_of_a_save_is_said(trained: tuple[nn.Module, Any]) -> None:
+    model, _ = trained
+    networks = Networks([model])
+    updates, held, _, unread = saved_row({"w": torch.empty(2, device="meta")}, networks, 7)
+    assert (updates, held) == (7, 0) and not_read_in([unread])
+    # What stands beside it is.
+    both = {"config": Computing(a=1), "model": model.state_dict()}
+    _, held, _, partly = saved_row(both, networks, 7)
+    assert held == 3 and any("UnreadMapping" in kind for kind in not_read_in([partly]))
 
 
 def test_a_lazy_module_is_one_once_it_has_numbers() -> None:

@@ -53,5 +53,14 @@ def _opened(value: Any, depth: int) -> Any:
         return [_opened(item, depth - 1) for item in value]
     if depth and isinstance(value, Mapping):
         keys = [key for key in value if key not in _IMPLEMENTATION]
-        return {key: _opened(value[key], depth - 1) for key in keys}
+        try:
+            return {key: _opened(value[key], depth - 1) for key in keys}
+        except Exception:
+            return UnreadMapping()
     return value
+
+
+class UnreadMapping:
+    """In place of a mapping that raises as it is read: no digest reads what has slots."""
+
+    __slots__ = ()

@@ -64,7 +64,7 @@ def test_late_steps_tell_what_learns_the_same_from_what_does_not(
     honest = judge_late(EARLY, fused, of_fused)
     assert honest.tier == "rounding" and honest.checks[-1].name == "late"
     assert honest.not_checked == (
-        f"everything after step 64, except the updates of 6 steps after step {fused.after}",
+        f"everything after step 64, except 6 steps after step {fused.after}",
         "saving",
     )
     lie = judge_late(EARLY, lengthened, split_late(both, lengthened)[1])

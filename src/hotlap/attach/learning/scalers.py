@@ -10,8 +10,6 @@ from hotlap.trace.source.statements import tree_of
 from hotlap.usercode import is_users
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
 _MOST = 1000
 """Optimizers whose steps are noted: a script may make one in each step."""
 

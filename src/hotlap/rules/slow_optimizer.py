@@ -20,8 +20,9 @@ FREE_STEP = Plan({"free_step": {}})
 """Lets the optimizer do nothing: what a perfect one would give."""
 _FUSED = Plan({"optimizer": {"implementation": "fused"}})
 _FOREACH = Plan({"optimizer": {"implementation": "foreach"}})
-_WORTH_SAYING = 0.2
-"""No optimizer is free; below this share of the step one without a remedy is none to speak of."""
+_WORTH_SAYING = 0.3
+"""No optimizer is free; below this share of the step one without a remedy is none to speak of, as
+of any other single call of a library."""
 _OF_SPARSE = (
     "its gradients are sparse tensors, for which torch has no other implementation: a dense "
     "embedding (sparse=False) with fused=True is faster where a batch touches a large part of the "

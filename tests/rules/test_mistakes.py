@@ -85,7 +85,9 @@ def test_a_first_step_of_one_micro_batch() -> None:
 def test_steps_with_one_micro_batch_within_an_epoch_are_a_warm_up() -> None:
     # As YOLOv5 begins, whose accumulation grows from 1 to 4.
     assert mistakes(loop("e bsz bsz bsz bbsz bbsz bbsz bbsz bbbsz bbbsz bbbbsz")) == []
-    # The first one of a later epoch is that of micro-batch 0 again.
+    # The first one of a later epoch is that of micro-batch 0 again, also without a loader.
+    text = "zbsz bbbsz bbbsz bb zbsz bbbsz bbbsz bb zbsz"
+    assert only(loop(text), "single_first_micro_batch")
     text = "e bsz bbsz bbsz bbsz e bsz bbsz bbsz"
     assert only(loop(text), "single_first_micro_batch")
 

@@ -47,9 +47,14 @@ def nominate(trace: Trace) -> list[Nomination]:
 
 
 def _grows(windows: Sequence[Window]) -> bool:
-    """True if steps within an epoch have one micro-batch too, as in a warm-up of the batch size."""
+    """True if steps within an epoch have one micro-batch too, as in a warm-up of the batch size.
+
+    Without a loader an epoch begins where gradients are zeroed that no step has used.
+    """
     return any(
-        len(window.backwards()) < 2 and not window.count(event_kinds.LOADER_BEGUN)
+        len(window.backwards()) < 2
+        and not window.count(event_kinds.LOADER_BEGUN)
+        and window.count(event_kinds.BACKWARD) < 2
         for window in windows[1:]
     )
 

@@ -1,10 +1,9 @@
-"""Whether outputs have a graph, inputs ask for a gradient, and optimizers hold gradients."""
+"""Whether outputs have a graph, inputs ask for a gradient, and a model's device has autocast."""
 
 from typing import Any
 
 import torch
 
-from hotlap.attach.learning.missing_gradients import tensors_held_by
 from hotlap.nested import leaves, tensors
 from hotlap.trace.facts import device_of
 
@@ -29,15 +28,6 @@ def _requires_gradient(leaf: Any) -> bool:
     # Libraries give batches, of graphs for one, as objects of their own.
     held = {} if isinstance(leaf, torch.nn.Module) else getattr(leaf, "__dict__", {})
     return any(tensor.requires_grad for tensor in tensors(held))
-
-
-def has_gradients(optimizer: Any) -> bool:
-    """Return whether the first gradient that is there has numbers other than 0."""
-    for parameter in tensors_held_by(optimizer):
-        gradient = parameter.grad
-        if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
-            return bool((gradient != 0).any())
-    return False
 
 
 def autocast_kind(root: Any) -> str:

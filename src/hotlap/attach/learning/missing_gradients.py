@@ -51,7 +51,7 @@ class MissingGradients:
             held = self._held[id(optimizer)] = _Held(optimizer, where, without)
         if held.steps < _VALUES:
             self.looked += 1
-            self.empty += not any(map(_has_value, tensors_held_by(optimizer)))
+            self.empty += not has_gradients(optimizer, unread=True)
         held.without &= without
         held.steps += 1
         if held.steps == _STEPS:
@@ -67,13 +67,25 @@ class MissingGradients:
         return tuple(each for each in found if each is not None)
 
 
-def _has_value(parameter: Any) -> bool:
-    """True if a parameter has a gradient that is not zero; only plain tensors are read."""
-    gradient = parameter.grad
-    if gradient is None:
-        return False
+def has_gradients(optimizer: Any, *, unread: bool) -> bool:
+    """Return whether a gradient that an optimizer would use has numbers other than 0.
+
+    Args:
+        optimizer: whose parameters are looked at.
+        unread: what is said of gradients that are on a device, sparse or of a class of their own:
+            they are not read.
+    """
+    gradients = (parameter.grad for parameter in tensors_held_by(optimizer))
+    return any(
+        bool(torch.count_nonzero(each)) if _is_readable(each) else unread
+        for each in gradients
+        if each is not None
+    )
+
+
+def _is_readable(gradient: Any) -> bool:
     is_plain = type(gradient) is torch.Tensor and gradient.layout == torch.strided
-    return not (is_plain and gradient.is_cpu) or bool(torch.count_nonzero(gradient))
+    return is_plain and gradient.is_cpu
 
 
 def tensors_held_by(optimizer: Any) -> list[Any]:

@@ -8,15 +8,10 @@ import torch
 from hotlap import compat
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
-from hotlap.attach.learning.graphs import (
-    asks_for_gradient,
-    autocast_kind,
-    has_gradients,
-    has_graph,
-)
+from hotlap.attach.learning.graphs import asks_for_gradient, autocast_kind, has_graph
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
-from hotlap.attach.learning.missing_gradients import MissingGradients
+from hotlap.attach.learning.missing_gradients import MissingGradients, has_gradients
 from hotlap.attach.learning.naps import Naps
 from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
@@ -307,7 +302,7 @@ class WatchLearning(Part):
         optimizer = self._missing.only_optimizer
         if before != self._looked_at and optimizer is not None:
             self._looked += 1
-            self._kept += has_gradients(optimizer)
+            self._kept += has_gradients(optimizer, unread=False)
 
     def loss_scaled(self, scaled: Any, given: Any) -> None:
         del given

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotlap.lab.chain import check_custody, check_start
-from hotlap.lab.run_checks import check_bits
+from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from hotlap.trial import digest
@@ -89,8 +89,11 @@ def test_a_tensor_that_does_not_repeat_itself_excuses_no_other_one() -> None:
     assert found.state == "partial" and "1.time" in found.evidence
     other = {**plain, "untrained_moved": {"Teacher 1.weight": [3, 5], "1.time": [1, 2]}}
     assert check_custody(plain, other).state == "failed"
-    assert "buffers" in check_bits(plain, plain, None).evidence
-    assert "buffers" not in check_bits({**plain, "untrained": None}, plain, None).evidence
+    for untrained, words in ((plain["untrained"], ALL_BITS), (None, BUT_BUFFERS)):
+        given = {**record(), "untrained": untrained}
+        verdict = judge(given, record(), claimed=Numerics.EXACT, plain_repeats=None)
+        assert verdict.tier == "exact" and verdict.evidence.startswith(words)
+        assert f"{words}, at each step" in {limit.of for limit in verdict.limits}
 
 
 def test_another_state_before_the_first_update_is_changed() -> None:

@@ -14,6 +14,7 @@ from hotlap.lab.auxiliary_checks import (
 )
 from hotlap.lab.check import Check
 from hotlap.lab.delivery import DELIVERY_LIMIT
+from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
     UPDATE_LIMIT,
@@ -101,7 +102,9 @@ def limits(
     if is_exact and "saves" in passed:
         found.append(Limit("what `torch.save` is given, before it is pickled", 0.0, ""))
     if is_exact:
-        return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
+        has_buffers = any(check.evidence.startswith(ALL_BITS) for check in checks)
+        words = ALL_BITS if has_buffers else BUT_BUFFERS
+        return (*found, Limit(f"{words}, at each step", 0.0, ""))
     if "delivery" in passed:
         words = "gradients between backward and update, at each step"
         found.append(Limit(words, passed["delivery"] or DELIVERY_LIMIT, "of their norm"))

@@ -114,6 +114,10 @@ def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -
     return f"at step {position + 1} the parameter groups differ"
 
 
+ALL_BITS, BUT_BUFFERS = "losses, weights and buffers", "losses and weights"
+"""What check `bits` has compared, with which its evidence begins."""
+
+
 def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check:
     """Check that losses, weights, buffers and what evaluation gives are equal bit for bit."""
     if plain_repeats is not None:
@@ -132,8 +136,8 @@ def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check
         if position is not None:
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])
-    buffers = " and weights" if plain.get("untrained") is None else ", weights and buffers"
-    words = f"losses{buffers} bit-equal to the plain run's after each of {count} steps"
+    compared = BUT_BUFFERS if plain.get("untrained") is None else ALL_BITS
+    words = f"{compared} bit-equal to the plain run's after each of {count} steps"
     words += f", in each of {plain['ranks']} ranks" if "ranks" in plain else ""
     return Check("bits", "passed", words)
 

@@ -70,6 +70,37 @@ for epoch in range(9):
             waiting, done = 0, done + 1
 """
 
+EVALUATION = """
+import sys, torch
+from torch import nn
+
+GOOD = len(sys.argv) > 1
+data, held_out = torch.randn(160, 4), torch.randn(40, 4)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def loss_of(x):
+    return nn.functional.mse_loss(model(x), x)
+
+
+def score():
+    model.train(not GOOD)
+    with torch.set_grad_enabled(not GOOD):
+        return sum(nn.functional.mse_loss(model(x), x).item() for x in held_out.split(4))
+
+
+for epoch in range(9):
+    model.train()
+    for x in data.split(8):
+        optimizer.zero_grad()
+        views = [model(x + torch.randn_like(x)) for _ in range(2)]
+        target = model(x).detach()
+        (sum((view - target).square().mean() for view in views) + loss_of(x)).backward()
+        optimizer.step()
+    score()
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -80,8 +111,9 @@ for epoch in range(9):
             ACCUMULATION,
             {"single_first_micro_batch", "summed_micro_batches", "unscaled_input"},
         ),
+        (EVALUATION, {"evaluated_in_training_mode", "evaluated_with_gradients"}),
     ],
-    ids=["gan", "accumulation"],
+    ids=["gan", "accumulation", "evaluation"],
 )
 @pytest.mark.parametrize("is_good", [True, False], ids=["good", "bad"])
 def test_what_only_looks_like_a_mistake_is_none(

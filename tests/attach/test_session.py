@@ -90,20 +90,6 @@ def test_zeroed_gradients_are_heard_of_once_something_was_evaluated() -> None:
     assert (found.backwards, found.in_evaluation_mode) == (2, 0)
 
 
-def test_outputs_are_looked_at_as_long_as_they_may_be_float16() -> None:
-    for dtype, is_heard in ((torch.float32, False), (torch.float16, True)):
-        session = session_of()
-        learning = WatchLearning(session, Events())
-        session.play(learning)
-        model = torch.nn.Linear(2, 2)
-        learning.root_found(model)
-        for _ in range(64):
-            assert learning.hears("forward_ends")
-            learning.forward_begins(model, (torch.ones(1, 2),))
-            learning.forward_ends(model, torch.ones(1, dtype=dtype))
-        assert learning.hears("forward_ends") is is_heard
-
-
 def test_a_plan_without_work_in_a_step_is_not_told_of_steps() -> None:
     assert not PlanInProcess(Plan()).follows_steps
     assert PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}})).follows_steps

@@ -347,6 +347,22 @@ def test_modes() -> None:
     assert mistakes(loop("", evaluations=(replace(seen, with_gradients=0),))) == []
 
 
+def test_an_evaluation_in_training_mode_with_gradients() -> None:
+    seen = EvaluationFacts("train.py:50", forwards=6, passes=2, in_training_mode=6, unused=6)
+    given = loop("", evaluations=(seen,))
+    mode, graph = mistakes(given)
+    assert (mode.rule, graph.rule) == ("evaluated_in_training_mode", "evaluated_with_gradients")
+    assert "no backward pass followed" in mode.evidence
+    assert "no backward pass used" in graph.evidence
+    # A model without dropout or batch norm.
+    given = loop("", evaluations=(replace(seen, in_training_mode=0),))
+    assert only(given, "evaluated_with_gradients").where == "train.py:50"
+    # Samples of a generator, and a target that is taken at every step.
+    two = replace(given, facts=replace(given.facts, optimizers=(ADAM, ADAM)))
+    assert mistakes(two) == []
+    assert mistakes(loop("", evaluations=(replace(seen, passes=9),))) == []
+
+
 def test_losses() -> None:
     for word in ("softmax", "sigmoid"):
         loss = replace(MEAN, normalized_twice=word)

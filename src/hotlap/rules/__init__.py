@@ -20,7 +20,16 @@ from hotlap.trace.schema import Trace
 
 __all__ = ["Nomination", "Rule", "nominate", "registry"]
 
-_NO_RULES = ("forward_lines", "memory", "mistakes", "nomination", "record", "sampled", "windows")
+_NO_RULES = (
+    "evaluations",
+    "forward_lines",
+    "memory",
+    "mistakes",
+    "nomination",
+    "record",
+    "sampled",
+    "windows",
+)
 
 
 def registry(extra: Iterable[str] = ()) -> dict[str, Rule]:

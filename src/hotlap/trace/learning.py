@@ -37,9 +37,11 @@ class EvaluationFacts:
     passes: int = 0
     """Rows of them without a step in between."""
     in_training_mode: int = 0
-    """Without gradients, and in training mode, of a model that behaves otherwise in it."""
+    """Of a model that behaves otherwise in it."""
     with_gradients: int = 0
     """In evaluation mode, and with a graph for gradients."""
+    unused: int = 0
+    """In training mode, and with a graph for gradients that no backward has used."""
     is_evaluated: bool = False
     """The model was seen in evaluation mode, here or elsewhere."""
 

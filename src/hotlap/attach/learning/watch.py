@@ -1,6 +1,5 @@
 """`WatchLearning`: the part of a session that feeds the watchers of this folder."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -8,7 +7,8 @@ import torch
 from hotlap import compat
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.changed_gradients import ChangedGradients
-from hotlap.attach.learning.graphs import asks_for_gradient, autocast_kind, has_graph
+from hotlap.attach.learning.evaluations import Evaluations
+from hotlap.attach.learning.graphs import autocast_kind
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.missing_gradients import MissingGradients, has_gradients
@@ -23,7 +23,6 @@ from hotlap.trace import event_kinds, frames
 from hotlap.trace.events import Events
 from hotlap.trace.identity import IdentityTable
 from hotlap.trace.learning import (
-    EvaluationFacts,
     Learning,
     SavedFacts,
     WorkerFacts,
@@ -32,7 +31,7 @@ from hotlap.trace.learning import (
 _CHECKS = 8
 """First backward passes that are looked at for gradients of the step before."""
 _FORWARDS = 64
-"""First forwards whose outputs are looked at, if none of them is float16."""
+"""First forwards that are listened to, in any case."""
 _HALF = torch.float16
 _Tensor = torch.Tensor
 # Names of watchers, see `SafeCalls`.
@@ -53,17 +52,6 @@ _IN_EVERY_STEP = frozenset(
 )
 _is_autocast_enabled = torch.is_autocast_enabled
 _is_any_autocast_enabled = compat.find_optional("_is_any_autocast_enabled") or (lambda: True)
-
-
-@dataclass
-class _Evaluated:
-    forwards: int = 0
-    passes: int = 0
-    at_step: int = -1
-    in_training_mode: int = 0
-    with_gradients: int = 0
-    modules: set[int] = field(default_factory=set)
-    """Identities of those that were called."""
 
 
 class WatchLearning(Part):
@@ -89,9 +77,7 @@ class WatchLearning(Part):
         self._inputs, self._schedules = Inputs(self._safely), Schedules()
         self._scalers, self._batch_sizes = Scalers(), BatchSizes()
         self._workers: dict[str, Workers] = {}
-        self._evaluated: dict[str, _Evaluated] = {}
-        self._in_evaluation: set[int] = set()
-        """Identities of modules that were called in evaluation mode."""
+        self._evaluations = Evaluations(self._modes)
         self._changed = ChangedGradients()
         self._saved: list[SavedFacts] = []
         self._unsafe: list[str] = []
@@ -107,9 +93,6 @@ class WatchLearning(Part):
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
         self._has_scaled = False
-        self._undecided: tuple[Any, str, bool] | None = None
-        """A forward in evaluation mode that a backward may follow: module, line, and whether the
-        gradient of an input is asked for."""
         self._forwards = 0
         self._looked_at = 0
         """Steps before the newest backward, while gradients are looked at."""
@@ -119,12 +102,11 @@ class WatchLearning(Part):
 
     def facts(self) -> Learning:
         """Return everything that was seen."""
-        self._safely.call(_EVALUATIONS, self._decide)
-        seen_by = self._safely.facts
+        seen_by, steps = self._safely.facts, self._session.steps
         kept, looked = seen_by(_KEPT, lambda: (self._kept, self._looked)) or (0, 0)
         return Learning(
             losses=seen_by(_LOSSES, lambda: self._losses.facts(self._estimate)),
-            evaluations=seen_by(_EVALUATIONS, self._evaluation_facts),
+            evaluations=seen_by(_EVALUATIONS, lambda: self._evaluations.facts(steps)),
             schedules=seen_by(_SCHEDULES, self._schedules.facts),
             saved=seen_by(_SAVED, lambda: tuple(dict.fromkeys(self._saved))),
             unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
@@ -192,9 +174,8 @@ class WatchLearning(Part):
             return False
         wanted = {
             "batch_ends": bool(self._workers),
-            "forward_ends": self._forwards < _FORWARDS or self._has_half,
             "backward_ends": self._changed.is_open,
-            "zeroing_begins": bool(self._in_evaluation),
+            "zeroing_begins": self._evaluations.has_modules,
         }
         return super().hears(name) and wanted.get(name, True)
 
@@ -211,8 +192,8 @@ class WatchLearning(Part):
         self._safely.call(INPUTS, self._inputs.follow, module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._undecided is not None:
-            self._safely.call(_EVALUATIONS, self._decide)
+        if self._evaluations.is_undecided:
+            self._safely.call(_EVALUATIONS, self._evaluations.decide)
         self._forwards += 1
         # What every step pays for is done here, where it is simple.
         if _BATCH_SIZES not in self._safely.failed:
@@ -239,37 +220,34 @@ class WatchLearning(Part):
         )
 
     def forward_ends(self, root: Any, output: Any) -> None:
-        del root
         # In a forward that is decorated, autocast is on inside only.
         if not self._is_narrow and getattr(output, "dtype", None) is _HALF:
             self._is_narrow = self._has_half = True
+        if _EVALUATIONS not in self._safely.failed:
+            try:
+                steps = self._session.steps
+                self._evaluations.add_training(root, output, frames.caller(), steps)
+            except Exception as error:
+                self._safely.note_failure(_EVALUATIONS, error)
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._safely.call(_EVALUATIONS, self._look_at_evaluation, module, (args, kwargs), output)
 
     def _look_at_evaluation(self, module: Any, inputs: Any, output: Any) -> None:
-        self._decide()
+        had_modules = self._evaluations.has_modules
         where = frames.location_of(frames.caller())
-        if not module.training:
-            is_first = not self._in_evaluation
-            self._in_evaluation.add(id(module))
-            if is_first:
-                self._session.bind()
-        if torch.is_grad_enabled():
-            if has_graph(output):
-                self._undecided = (module, where, asks_for_gradient(inputs))
-                # A backward decides.
-                self._wake()
-        else:
-            seen = self._count(where)
-            seen.modules.add(id(module))
-            seen.in_training_mode += module.training and self._modes.differ(module)
+        self._evaluations.add(module, inputs, output, where, self._session.steps)
+        if self._evaluations.has_modules != had_modules:
+            self._session.bind()
+        if self._evaluations.is_undecided:
+            # A backward decides.
+            self._wake()
 
     def backward_begins(self, loss: Any) -> None:
         self._backwards += 1
         is_evaluating = False
-        if self._undecided is not None:
-            undecided, self._undecided = self._undecided[0], None
+        if self._evaluations.is_undecided:
+            undecided = self._evaluations.take_undecided()
             self._forwards += 1
             is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
         code, instruction = place = self._events.newest
@@ -360,35 +338,6 @@ class WatchLearning(Part):
         if self._inputs.is_open:
             self._safely.call(INPUTS, self._inputs.step_begins, optimizer)
         self._safely.call(_GRADIENTS, self._missing.step_begins, optimizer)
-
-    def _decide(self) -> None:
-        """No backward has followed the newest forward in evaluation mode."""
-        undecided, self._undecided = self._undecided, None
-        if undecided is not None:
-            _, where, is_asked_for = undecided
-            # `torch.autograd.grad` may follow, as where forces are the gradient of an energy.
-            if not is_asked_for:
-                self._count(where).with_gradients += 1
-
-    def _count(self, where: str) -> _Evaluated:
-        seen = self._evaluated.setdefault(where, _Evaluated())
-        seen.forwards += 1
-        seen.passes += seen.at_step != self._session.steps
-        seen.at_step = self._session.steps
-        return seen
-
-    def _evaluation_facts(self) -> tuple[EvaluationFacts, ...]:
-        return tuple(
-            EvaluationFacts(
-                where,
-                each.forwards,
-                each.passes,
-                each.in_training_mode,
-                each.with_gradients,
-                is_evaluated=not each.modules.isdisjoint(self._in_evaluation),
-            )
-            for where, each in self._evaluated.items()
-        )
 
     def _worker_facts(self) -> tuple[WorkerFacts, ...]:
         return tuple(each.facts() for each in self._workers.values())

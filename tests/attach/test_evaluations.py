@@ -1,0 +1,70 @@
+"""Forwards in training mode, with gradients on, that no backward uses."""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from hotlap.attach.learning.evaluations import Evaluations
+from hotlap.attach.learning.losses import Modes
+
+
+class Watched:
+    """A model, each forward of which is told, as the seams tell it."""
+
+    def __init__(self) -> None:
+        self.evaluations = Evaluations(Modes())
+        self.model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1))
+        self.steps = 0
+
+    def __call__(self, wrap: Any = lambda output: output) -> torch.Tensor:
+        output = self.model(torch.ones(2, 3))
+        self.evaluations.add_training(self.model, wrap(output), sys._getframe(1), self.steps)
+        return output
+
+    def found(self) -> list[tuple[int, int, int, int]]:
+        facts = self.evaluations.facts(self.steps)
+        return [(each.forwards, each.passes, each.unused, each.in_training_mode) for each in facts]
+
+
+def test_a_line_is_an_evaluation_if_no_backward_reaches_what_it_gave() -> None:
+    watched = Watched()
+    for watched.steps in range(5):
+        for _ in range(3):
+            watched()
+        watched().sum().backward()
+        watched(lambda output: output)
+    # A backward may follow those of the newest step.
+    assert watched.found() == []
+    watched.steps += 1
+    # What comes before the first step trains nothing.
+    assert watched.found() == [(12, 4, 12, 12), (4, 4, 4, 4)]
+    assert all(each.where for each in watched.evaluations.facts(watched.steps))
+
+
+def test_a_line_that_trains_is_none() -> None:
+    watched = Watched()
+    for watched.steps in range(1, 5):
+        # As where a function is used for both, several views make one loss, or gradients are taken.
+        sum(watched().sum() for _ in range(3)).backward()
+        watched(lambda output: {"logits": [output]}).mean().backward()
+        torch.autograd.grad(watched().sum(), list(watched.model.parameters()))
+    assert watched.found() == []
+    # Of what has no graph of torch's nobody can tell.
+    for watched.steps in range(5, 9):
+        watched(lambda output: output.detach())
+    assert watched.found() == []
+
+
+def test_the_newest_forwards_may_still_be_used() -> None:
+    watched = Watched()
+    watched.steps = 1
+    total = torch.zeros(())
+    for _ in range(4):
+        total = total + watched().sum()
+    assert watched.found() == []
+    watched.steps = 2
+    assert watched.found() == [(4, 1, 4, 4)]
+    total.backward()
+    assert watched.found() == []

@@ -63,6 +63,41 @@ class Renewed(Data):
         return self.rng.random()
 
 
+RNG = numpy.random.default_rng(0)
+
+
+def noise() -> float:
+    return RNG.random()
+
+
+class Global(Data):
+    def __getitem__(self, index: int) -> Any:
+        return index + noise()
+
+
+class Given(Data):
+    """Calls what it was given."""
+
+    def __init__(self) -> None:
+        self.augment = noise
+
+    def __getitem__(self, index: int) -> Any:
+        return index + self.augment()
+
+
+def seed_all(worker: int) -> None:
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+
+
+def seed_each(worker: int) -> None:
+    numpy.random.seed(worker)
+
+
+def seed_from_torch(worker: int) -> None:
+    numpy.random.seed(torch.initial_seed() % 2**32)
+
+
 class Stream(IterableDataset[Any]):
     def __init__(self) -> None:
         self.rng = torch.Generator()
@@ -77,12 +112,17 @@ class OfWorkers(Stream):
         yield torch.rand(2, generator=self.rng) + info.id
 
 
-def generator_of(data: Any) -> str:
-    return Workers(DataLoader(data, num_workers=2), "a.py:4").facts().generator
+def generator_of(data: Any, **options: Any) -> str:
+    loader = DataLoader(data, **{"num_workers": 2, **options})
+    return Workers(loader, "a.py:4").facts().generator
 
 
 @pytest.mark.parametrize(
-    ("data", "name"), [(Data(), "rng"), (Helped(), "rng"), (Several(), "rng.0"), (Stream(), "rng")]
+    ("data", "name"),
+    [
+        *[(Data(), "rng"), (Helped(), "rng"), (Several(), "rng.0"), (Stream(), "rng")],
+        *[(Global(), "RNG"), (Given(), "RNG")],
+    ],
 )
 def test_a_generator_that_makes_samples_is_copied(data: Any, name: str) -> None:
     assert generator_of(data) == name
@@ -100,3 +140,26 @@ def test_a_generator_of_a_library_is_not_the_users() -> None:
     stream: Any = Stream()
     stream.rng = SimpleNamespace(generator=numpy.random.default_rng(0))
     assert generator_of(stream) == ""
+
+
+def test_one_worker_draws_the_same_in_every_epoch_if_it_is_started_again() -> None:
+    assert generator_of(Data(), num_workers=1) == "rng"
+    assert generator_of(Data(), num_workers=1, persistent_workers=True) == ""
+    # Batches are put together in the worker.
+    data = torch.utils.data.TensorDataset(torch.zeros(8))
+    assert generator_of(data, collate_fn=lambda samples: noise()) == "RNG"
+
+
+def is_seeded_alike(data: Any, init: Any) -> bool:
+    loader = DataLoader(data, num_workers=2, worker_init_fn=init)
+    return Workers(loader, "a.py:4").facts().is_seeded_alike
+
+
+def test_workers_that_are_given_one_seed_draw_the_same() -> None:
+    assert is_seeded_alike(Global(), seed_all)
+    assert is_seeded_alike(Global(), lambda _: random.seed(3))
+    seed = 3
+    for init in (seed_each, seed_from_torch, lambda worker: random.seed(seed + worker), print):
+        assert not is_seeded_alike(Global(), init)
+    # Nothing is drawn.
+    assert not is_seeded_alike(Split(), seed_all)

@@ -415,7 +415,12 @@ def test_workers() -> None:
     assert "4 of the first 8" in only(loop("", workers=(stream,)), "repeated_stream").evidence
     assert mistakes(loop("", workers=(replace(stream, repeats=0),))) == []
     copied = WorkerFacts("train.py:30", workers=2, generator="rng")
-    assert "`rng`" in only(loop("", workers=(copied,)), "copied_generator").evidence
+    evidence = only(loop("", workers=(copied,)), "copied_generator").evidence
+    assert "each of the 2 workers has a copy of the generator `rng`" in evidence
+    assert "again in every epoch" in evidence
+    seeded = WorkerFacts("train.py:30", workers=2, is_seeded_alike=True, are_persistent=True)
+    found = only(loop("", workers=(seeded,)), "copied_generator")
+    assert found.evidence == "`worker_init_fn` sets the same seed in each of the 2 workers"
 
 
 def test_parameters() -> None:

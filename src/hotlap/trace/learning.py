@@ -139,7 +139,11 @@ class WorkerFacts:
     """Batches of one pass that another worker has sent as well."""
     looked_at: int = 0
     generator: str = ""
-    """Attribute of the dataset with a random generator, of which each worker has a copy."""
+    """Attribute of the dataset, or global variable, with a random generator, of which each worker
+    has a copy."""
+    is_seeded_alike: bool = False
+    """A `worker_init_fn` sets the same seed in each, and samples are made with random numbers."""
+    are_persistent: bool = False
 
 
 @dataclass(frozen=True)

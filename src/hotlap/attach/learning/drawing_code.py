@@ -1,14 +1,35 @@
-"""Whether the user's code that makes samples draws from a generator that its object holds."""
+"""What the user's code that makes samples draws from, and how workers are seeded."""
 
 import dis
-from collections.abc import Iterator
-from types import CodeType
+import random
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy
+import torch
 
 from hotlap.usercode import is_users
 
+GENERATORS = (random.Random, numpy.random.Generator, numpy.random.RandomState, torch.Generator)
 _MAKERS = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods of data sets and transforms that make samples."""
 _SEEDING = {"get_worker_info", "seed", "manual_seed"}
+_TELLS_APART = {"get_worker_info", "initial_seed", "SeedSequence", "getpid", "urandom", "time"}
+_DRAWING = {
+    *(
+        "bernoulli",
+        "choice",
+        "choices",
+        "integers",
+        "multinomial",
+        "normal",
+        "normal_",
+        "permutation",
+    ),
+    *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"),
+    *("randrange", "sample", "shuffle", "standard_normal", "uniform", "uniform_", "gauss"),
+}
 
 
 def draws_from(kind: type, attribute: str) -> bool:
@@ -22,22 +43,68 @@ def draws_from(kind: type, attribute: str) -> bool:
         attribute: its name.
     """
     names: set[str] = set()
-    for code in _making_samples(kind):
-        names.update(_names_in(code))
-        if attribute in _set_by(code):
+    for function in _making_samples(kind):
+        names.update(_names_in(function.__code__))
+        if attribute in _named_by(function.__code__, "STORE_ATTR"):
             return False
     return attribute in names and not names & _SEEDING
 
 
-def _making_samples(kind: type) -> Iterator[CodeType]:
-    """Give the user's methods of a class that make samples, with those that they call."""
-    names = list(_MAKERS)
+def drawn_global(kind: type, functions: Iterable[Any] = ()) -> str:
+    """Return the global variable with a generator that samples are made with, empty if none is.
+
+    Args:
+        kind: of a data set or a transform.
+        functions: that make samples as well, as to put them together.
+    """
+    found = list(_making_samples(kind, functions))
+    names = {name for each in found for name in _names_in(each.__code__)}
+    made = {name for each in found for name in _named_by(each.__code__, "STORE_GLOBAL")}
+    if names & _SEEDING:
+        return ""
+    return next(
+        (
+            name
+            for each in found
+            for name in sorted(_named_by(each.__code__, "LOAD_GLOBAL"))
+            if name not in made and isinstance(each.__globals__.get(name), GENERATORS)
+        ),
+        "",
+    )
+
+
+def draws(kind: type, functions: Iterable[Any] = ()) -> bool:
+    """Return whether the user's code makes samples with random numbers; see `drawn_global`."""
+    found = _making_samples(kind, functions)
+    return any(not _DRAWING.isdisjoint(_names_in(each.__code__)) for each in found)
+
+
+def seeds_alike(init: Any) -> bool:
+    """Return whether a `worker_init_fn` of the user's sets a seed that all workers share."""
+    if not isinstance(init, FunctionType) or not is_users(init.__code__.co_filename):
+        return False
+    code = init.__code__
+    names, number = set(_names_in(code)), code.co_varnames[: code.co_argcount]
+    if not names & {"seed", "manual_seed"} or names & _TELLS_APART or code.co_freevars:
+        return False
+    return not any(
+        line.argval in number for each in _with_inner(code) for line in dis.get_instructions(each)
+    )
+
+
+def _making_samples(kind: type, functions: Iterable[Any] = ()) -> Iterator[FunctionType]:
+    """Give the user's functions of a class that make samples, with those that they call."""
+    waiting = [getattr(kind, name, None) for name in _MAKERS] + list(functions)
+    seen: set[int] = set()
     # What is called comes behind those that call it.
-    for name in names:
-        code = getattr(getattr(kind, name, None), "__code__", None)
-        if isinstance(code, CodeType) and is_users(code.co_filename):
-            yield code
-            names += [each for each in _names_in(code) if each not in names]
+    for function in waiting:
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        if is_users(function.__code__.co_filename):
+            seen.add(id(function))
+            yield function
+            for name in _names_in(function.__code__):
+                waiting += [getattr(kind, name, None), function.__globals__.get(name)]
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
@@ -51,10 +118,10 @@ def _names_in(code: CodeType) -> list[str]:
     return [name for each in _with_inner(code) for name in each.co_names]
 
 
-def _set_by(code: CodeType) -> set[str]:
+def _named_by(code: CodeType, instruction: str) -> set[str]:
     return {
         line.argval
         for each in _with_inner(code)
         for line in dis.get_instructions(each)
-        if line.opname == "STORE_ATTR"
+        if line.opname == instruction
     }

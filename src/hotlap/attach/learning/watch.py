@@ -161,7 +161,7 @@ class WatchLearning(Part):
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         # A new epoch may be of other batches.
         self._wake()
-        if loader.num_workers >= 2:
+        if loader.num_workers:
             self._safely.call(_WORKERS, self._look_at_workers, loader, iterator)
 
     def _look_at_workers(self, loader: Any, iterator: Any) -> None:

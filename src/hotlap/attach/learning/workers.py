@@ -1,6 +1,5 @@
 """Finds DataLoader workers that send equal batches, or copies of one random generator."""
 
-import random
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -9,33 +8,47 @@ import numpy
 import torch
 from torch.utils.data import IterableDataset
 
-from hotlap.attach.learning.drawing_code import draws_from
+from hotlap.attach.learning.drawing_code import (
+    GENERATORS,
+    drawn_global,
+    draws,
+    draws_from,
+    seeds_alike,
+)
 from hotlap.trace.learning import WorkerFacts
 
 _BATCHES = 4
 """Batches of each worker that are compared."""
 _DEPTH = 3
-_GENERATORS = (random.Random, numpy.random.Generator, numpy.random.RandomState, torch.Generator)
 _NO_HOLDERS = (torch.Tensor, numpy.ndarray, type, ModuleType)
 """The generators of modules are those that torch seeds in each worker."""
 
 
 class Workers:
-    """Looks at the first pass over a loader with several workers.
+    """Looks at the first pass over a loader with workers.
 
     Args:
-        loader: has at least two.
+        loader: has at least one.
         where: the loop over it.
     """
 
     def __init__(self, loader: Any, where: str) -> None:
         self.where = where
         self._workers = loader.num_workers
-        self._compares = isinstance(loader.dataset, IterableDataset)
+        self._is_persistent = loader.persistent_workers
+        self._compares = isinstance(loader.dataset, IterableDataset) and self._workers >= 2
         self._digests: list[int] = []
         self._generator = ""
+        self._is_seeded_alike = False
+        # One worker that lives through all epochs draws as none would.
+        if self._workers < 2 and self._is_persistent:
+            return
+        functions = [loader.collate_fn, *getattr(loader.dataset, "__dict__", {}).values()]
         if loader.worker_init_fn is None:
-            self._generator = next(_find_generators(loader.dataset, "", _DEPTH), "")
+            generators = _find_generators(loader.dataset, "", _DEPTH)
+            self._generator = next(generators, "") or drawn_global(type(loader.dataset), functions)
+        elif seeds_alike(loader.worker_init_fn):
+            self._is_seeded_alike = draws(type(loader.dataset), functions)
 
     def add(self, batch: Any) -> None:
         """Note a batch, in the order in which they come."""
@@ -54,6 +67,8 @@ class Workers:
             repeats=len(self._digests) - len(set(self._digests)),
             looked_at=len(self._digests),
             generator=self._generator,
+            is_seeded_alike=self._is_seeded_alike,
+            are_persistent=self._is_persistent,
         )
 
 
@@ -86,7 +101,7 @@ def _find_generators(
     for name, value in list(inner):
         below = f"{path}.{name}" if path else name
         of = owner if is_list else (type(holder), name)
-        if isinstance(value, _GENERATORS):
+        if isinstance(value, GENERATORS):
             if of is not None and draws_from(*of):
                 yield below
         elif depth and not isinstance(value, _NO_HOLDERS):

@@ -101,6 +101,25 @@ for epoch in range(9):
     score()
 """
 
+PRETRAINED = """
+import sys, torch
+from torch import nn
+
+GOOD = len(sys.argv) > 1
+body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+head = nn.Linear(8, 4)
+body.eval()
+head.train(GOOD)
+data = torch.randn(160, 4)
+optimizer = torch.optim.AdamW([*body.parameters(), *head.parameters()])
+whole = body if GOOD else nn.Sequential(body, head).eval()
+for epoch in range(9):
+    for x in data.split(8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(head(body(x)) if GOOD else whole(x), x).backward()
+        optimizer.step()
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -112,8 +131,9 @@ for epoch in range(9):
             {"single_first_micro_batch", "summed_micro_batches", "unscaled_input"},
         ),
         (EVALUATION, {"evaluated_in_training_mode", "evaluated_with_gradients"}),
+        (PRETRAINED, {"trained_in_evaluation_mode"}),
     ],
-    ids=["gan", "accumulation", "evaluation"],
+    ids=["gan", "accumulation", "evaluation", "pretrained"],
 )
 @pytest.mark.parametrize("is_good", [True, False], ids=["good", "bad"])
 def test_what_only_looks_like_a_mistake_is_none(

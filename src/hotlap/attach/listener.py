@@ -163,6 +163,11 @@ class _State:
         """Outermost forwards in evaluation mode before the first training forward."""
         self.patched_classes: dict[type, Any] = {}
         self.roots: IdentityTable[bool] = IdentityTable()
+        self.evaluated: dict[int, weakref.ref[Any]] = {}
+        """By their identities: outermost modules that were called in evaluation mode, with
+        gradients on, before the first step."""
+        self.trained_in_evaluation: IdentityTable[bool] = IdentityTable()
+        """Roots that are not in training mode in the first step."""
         self.others: IdentityTable[tuple[int, bool]] = IdentityTable()
         """How many optimizers there were when a module was looked at, and whether none trains it,
         see `Listener.other_forward_begins`."""

@@ -201,6 +201,8 @@ def _patch_step(kind: type) -> None:
             return original(self, *args, **kwargs)
         State.step_depth = 1
         try:
+            if State.evaluated:
+                _find_roots_in_evaluation(listener)
             clock, events = listener.clock, listener.events
             if clock is not None:
                 clock.note((OPTIMIZER, clock.now()))
@@ -240,8 +242,10 @@ def _patch_modules() -> None:
             if listener.wants_phases:
                 _patch_class(type(self))
                 return type(self).__call__(self, *args, **kwargs)
-        if not (self.training or State.call_depth or State.roots.ids):
-            State.early_evaluations += 1
+        if not (self.training or State.call_depth):
+            State.early_evaluations += not State.roots.ids
+            if torch.is_grad_enabled():
+                State.evaluated[id(self)] = weakref.ref(self)
         is_other = type(self) not in State.patched_classes and not State.call_depth
         if is_other and listener.wants_others and _is_other(listener, self):
             _patch_class(type(self))
@@ -254,6 +258,23 @@ def _patch_modules() -> None:
 
     torch.nn.Module.__call__ = __call__
     State.patched_classes[torch.nn.Module] = (original, __call__)
+
+
+def _find_roots_in_evaluation(listener: Listener) -> None:
+    """A first step begins: models that it trains may be in evaluation mode, as libraries give them.
+
+    Before it their forwards are those of an evaluation for all that is known.
+    """
+    found = [module for refer in State.evaluated.values() if (module := refer()) is not None]
+    State.evaluated.clear()
+    for module in found:
+        if module.training or module in State.roots:
+            continue
+        if listener.root_wanted(module):
+            State.roots.put(module, True)
+            State.trained_in_evaluation.put(module, True)
+            if listener.wants_phases:
+                _patch_class(type(module))
 
 
 def _is_other(listener: Listener, module: Any) -> bool:
@@ -309,7 +330,8 @@ def _patch_class(kind: type) -> None:
         listener = State.listener
         if listener is None or _is_traced() or _compiler._is_compiling_flag:
             return original(self, *args, **kwargs)
-        if not (self.training and torch.is_grad_enabled()):
+        is_training = self.training or id(self) in State.trained_in_evaluation.ids
+        if not (is_training and torch.is_grad_enabled()):
             output = _call_untrained(listener, original, self, args, kwargs)
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)

@@ -114,6 +114,12 @@ class Losses:
             self.has_waiting = True
         line.backwards += 1
 
+    def first_step_begins(self) -> None:
+        """All losses so far came of a model in evaluation mode, which was not known."""
+        for line in self._lines.values():
+            line.in_evaluation_mode += line.backwards - line.evaluated
+            line.evaluated = line.backwards
+
     def step_begins(self) -> None:
         """A step uses the gradients of all losses since they were zeroed last."""
         for line in self._lines.values():

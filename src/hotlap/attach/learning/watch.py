@@ -93,6 +93,8 @@ class WatchLearning(Part):
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
         self._has_scaled = False
+        self._newest: Any = None
+        """The root of the newest training forward."""
         self._forwards = 0
         self._looked_at = 0
         """Steps before the newest backward, while gradients are looked at."""
@@ -186,6 +188,9 @@ class WatchLearning(Part):
         return batch
 
     def root_found(self, module: Any) -> None:
+        # One that is in evaluation mode is found when its first step begins.
+        if not self._roots and self._safely.call(_LOSSES, self._modes.forget_training, module):
+            self._losses.first_step_begins()
         self._roots.append(module)
         kind = self._kinds[id(module)] = self._safely.call(_FORMATS, autocast_kind, module)
         self._is_on_mps = self._is_on_mps or kind == "mps"
@@ -195,6 +200,7 @@ class WatchLearning(Part):
         if self._evaluations.is_undecided:
             self._safely.call(_EVALUATIONS, self._evaluations.decide)
         self._forwards += 1
+        self._newest = root
         # What every step pays for is done here, where it is simple.
         if _BATCH_SIZES not in self._safely.failed:
             try:
@@ -250,6 +256,8 @@ class WatchLearning(Part):
             undecided = self._evaluations.take_undecided()
             self._forwards += 1
             is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
+        elif self._newest is not None and not self._newest.training:
+            is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, self._newest)
         code, instruction = place = self._events.newest
         settled = self._losses.settled.get((id(code), instruction))
         if settled is not None and not self._is_narrow and not is_evaluating:

@@ -241,6 +241,42 @@ def test_the_models_of_later_folds_are_heard() -> None:
     assert ran.stdout.split() == ["1", "1", "2", "2", "3", "3"], ran.stderr
 
 
+EVALUATED = (
+    FOLDS[: FOLDS.index("for fold")]
+    + """
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(teacher(torch.ones(1, 1))).sum().backward()
+        optimizer.step()
+        seams.stop_looking_for_roots()
+    model.eval()(torch.ones(1, 1))
+
+
+teacher = torch.nn.Linear(1, 1).eval()
+if TRAINED:
+    model = torch.nn.Linear(1, 3).eval()
+    model(torch.ones(1, 1))
+    train(model.train())
+else:
+    train(torch.nn.Linear(1, 2).eval())
+print(*heard)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("trained", "heard"),
+    [(False, ["2", "2", "2"]), (True, ["3", "3", "3"])],
+)
+def test_a_model_may_be_trained_in_evaluation_mode(trained: bool, heard: list[str]) -> None:
+    script = f"TRAINED = {trained}\n{EVALUATED}"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    # Of the second model the first forward is missed: its mode says evaluation. The last one, of
+    # an evaluation, cannot be told from those before it.
+    assert ran.stdout.split() == heard, ran.stderr
+
+
 OTHERS = """
 import threading, torch
 from hotlap.attach import seams

@@ -126,6 +126,33 @@ def test_parameters_that_an_optimizer_misses_are_counted() -> None:
     assert outside_of(early, [model], [early]).left == 0
 
 
+class Hidden(nn.Module):
+    """Keeps layers where `parameters()` does not find them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        self.heads = {"a": nn.Linear(4, 1)}
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        for layer in (self.first, *self.layers):
+            given = layer(given)
+        return self.heads["a"](given)
+
+
+def test_layers_in_a_plain_list_are_missed_by_the_optimizer() -> None:
+    model = Hidden()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    found = outside_of(optimizer, [model], [optimizer])
+    assert (found.left, found.left_in) == (6, "Hidden")
+    # A teacher, kept in a list so that it is no part of the model, has no gradients.
+    model.layers[1].requires_grad_(False)
+    model.layers[1].zero_grad()
+    assert outside_of(optimizer, [model], [optimizer]).left == 4
+
+
 def test_the_order_of_a_pass_follows_from_seed_and_epoch_of_its_sampler() -> None:
     data = TensorDataset(torch.arange(8.0))
     sampler = DistributedSampler(data, num_replicas=2, rank=0, seed=3)

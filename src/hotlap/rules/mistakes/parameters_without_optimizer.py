@@ -1,7 +1,7 @@
 """Parameters that get gradients are in no optimizer.
 
-What it sees   parameters of a trained module that have a gradient, and that no optimizer holds; also
-               those of layers that a module keeps in a plain list or dict.
+What it sees   parameters of a trained module that have a gradient, and that no optimizer holds;
+               also those of layers that a module keeps in a plain list or dict.
 Why it matters they keep their initial values. What they cost is paid, and nothing is learned by
                them.
 What to do     give the optimizer the parameters of all modules; keep layers in `nn.ModuleList` or
@@ -23,7 +23,8 @@ def nominate(trace: Trace) -> list[Nomination]:
             optimizer.where,
             f"{optimizer.left} tensors of {optimizer.left_in} have a gradient, and are in no "
             "optimizer",
-            "add them to the optimizer (layers of a plain list: `nn.ModuleList`), or `requires_grad_(False)` if they are meant to stay",
+            "add them to the optimizer (layers of a plain list: `nn.ModuleList`), or "
+            "`requires_grad_(False)` if they are meant to stay",
         )
         for optimizer in found[:1]
     ]

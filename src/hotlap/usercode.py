@@ -8,8 +8,12 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-"""Where libraries lie, also those of another Python than this one."""
+_FOLDERS = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{os.sep}torchinductor_",
+)
+"""Where libraries lie, also those of another Python than this one, and what Inductor writes."""
 _HOTLAP = os.path.dirname(os.path.realpath(__file__))
 _LIBRARIES = tuple(
     {

@@ -75,6 +75,9 @@ def test_a_softmax_that_is_a_method_is_one() -> None:
     method = line(32, "weights = scores.softmax(dim=-1)", 0.25)
     (one,) = found(SCORES, method, MIXED)
     assert one.at_most_ms == pytest.approx(0.75 * STEP_MS)
+    text = "weights = scores.masked_fill(mask[:, :n], float('-inf')).softmax(-1)"
+    (one,) = found(SCORES, line(32, text, 0.25), MIXED)
+    assert one.at_most_ms == pytest.approx(0.75 * STEP_MS)
 
 
 def test_of_attention_in_one_line_half_is_taken_to_be_saved() -> None:

@@ -87,6 +87,21 @@ def test_an_optimizer_without_another_implementation_has_a_bound_and_no_remedy()
     assert named(trace(optimizer=4.0, device="cuda")) == []
 
 
+def test_remedies_of_an_optimizer_are_those_that_torch_has() -> None:
+    (found,) = rules.nominate(
+        trace(optimizer=4.0, optimizers=(replace(ADAM, name="torch.optim.rmsprop.RMSprop"),))
+    )
+    assert [str(plan) for plan in found.remedies] == ["optimizer(implementation=foreach)"]
+    assert found.advice["optimizer"] == "RMSprop(..., foreach=True)"
+    (found,) = rules.nominate(
+        trace(optimizer=4.0, optimizers=(replace(ADAM, name="torch.optim.radam.RAdam"),))
+    )
+    assert found.remedies == () and "no faster implementation" in found.by_hand
+    # Most of its step is the closure's.
+    lbfgs = replace(ADAM, name="torch.optim.lbfgs.LBFGS")
+    assert named(trace(optimizer=4.0, optimizers=(lbfgs,))) == []
+
+
 def test_pages_that_come_and_go_are_told_by_their_number_and_the_systems_time() -> None:
     many = {"page_faults": 4000.0, "system_ms": 2.0}
     assert named(trace(**many)) == ["returned_memory"]

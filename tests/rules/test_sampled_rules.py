@@ -56,6 +56,7 @@ def test_a_statement_beside_the_step_is_named_with_its_time() -> None:
     "change",
     [
         {"share": 0.14},
+        {"runs_layers": True},
         {"share": 0.04, "text": "gc.collect()"},
         {"library": "torch.nn.utils.clip_grad.clip_grad_norm_"},
         {"samples": 3},
@@ -118,7 +119,13 @@ def test_evaluation_every_few_steps_is_named_and_once_an_epoch_is_not() -> None:
     assert "every 3 steps, 3 times in an epoch of 9" in one.evidence
     assert named(EVALUATION, evaluations=1, steps_per_epoch=9) == []
     assert named(EVALUATION, evaluations=3, steps_per_epoch=3) == []
-    assert named(EVALUATION, evaluations=3) == []
+    # Without epochs only what comes after few steps is often.
+    (one,) = found(EVALUATION, evaluations=9)
+    assert one.evidence.startswith("the model is evaluated after every step: ")
+    given = replace(trace(), spots=(EVALUATION,), evaluations=2)
+    many = replace(given, steps=[*given.steps, *given.steps])
+    assert [each.rule for each in nominate(given)] == ["frequent_evaluation"]
+    assert nominate(many) == []
     assert named(replace(EVALUATION, share=0.09), evaluations=3, steps_per_epoch=9) == []
 
 

@@ -5,6 +5,7 @@ listens.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,10 @@ def _tell_clipping() -> None:
         @functools.wraps(norms)
         def clip_and_tell(*args: Any, **kwargs: Any) -> Any:
             listener = State.listener
-            if listener is not None and not torch.compiler.is_compiling():
+            most = kwargs.get("max_norm", args[1] if len(args) > 1 else 0.0)
+            # Without a limit the norm is only read, as to log it.
+            is_clipping = most != math.inf and not torch.compiler.is_compiling()
+            if listener is not None and is_clipping:
                 listener.event_happens(event_kinds.CLIP)
             return norms(*args, **kwargs)
 

@@ -129,7 +129,7 @@ def _compare(
 
 def _too_short(clock: Clock, missing_s: float) -> str:
     total = clock.seconds - clock.left + missing_s + _LEAST_S
-    return f"the budget was used up: use --budget {total:.0f}s or more"
+    return f"the rest of the budget is too short: use --budget {total:.0f}s or more"
 
 
 def _why_failed(error: HotlapError) -> str:

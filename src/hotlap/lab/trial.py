@@ -254,8 +254,8 @@ class Trial:
                 at = f", at {self.place}" if self.place else ""
                 words = (
                     f"did not respond within {timeout_s:.0f} s{at}: it hangs, still reads its "
-                    "data, or takes no optimizer step. Run it outside of this command to check; "
-                    "if it needs more time, set a larger --budget"
+                    "data, or takes no optimizer step any more. Run it outside of this command to "
+                    "check; if it needs more time, set a larger --budget"
                 )
                 words += self.ranks.whom_they_wait_for()
                 raise self._error(words, "timeout") from None
@@ -352,6 +352,8 @@ class Trial:
         after = f" after {self.report['steps']} steps" if self.report is not None else ""
         if code != 0:
             words = f"{exit_in_words(code)}{after}. Run it outside of this command to see why"
+            if "EOFError" in self.output:
+                words += "; here its standard input is empty"
             return self._error(words, "crashed", signal_of(code))
         if not self._attached:
             return attach_error(self.lab.subject)
@@ -362,7 +364,9 @@ class Trial:
             words = "ended without an optimizer step. Expected: a call of `optimizer.step()`"
             return self._error(words, "no_training")
         how = "ended" if self.report is not None or self._was_idle else "was ended by `os._exit`"
-        words = f"{how}{after}, before the measurement was complete. Increase its number of epochs"
+        words = (
+            f"{how}{after}, before the measurement was complete. Let it take more steps or epochs"
+        )
         return self._error(words, "ended_early")
 
     def check_exit(self) -> None:

@@ -73,7 +73,9 @@ def _lines(diagnosis: Diagnosis, console: Console) -> None:
 
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.findings:
-        console.print("\nCosts and speed-ups are those of the median step.")
+        console.print(
+            "\nCosts and speed-ups are those of the median step, sampled ones of the mean."
+        )
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
             f"\n{number}. {finding.rule} at {printable(finding.where)}: costs "

@@ -20,7 +20,8 @@ from hotlap.trace.schema import HotLine, Trace
 
 _PRODUCT = re.compile(r"@|\b(matmul|bmm|baddbmm|einsum)\(")
 _ARGUMENT = re.compile(r"softmax\(\s*([a-zA-Z_]\w*)\b(?!\s*=)")
-_OBJECT = re.compile(r"(\w+)\.softmax\(")
+_CALLS = r"(?:\.\w+\([^()]*(?:\([^()]*\)[^()]*)*\))*"
+_OBJECT = re.compile(rf"(\w+){_CALLS}\.softmax\(")
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -48,7 +49,7 @@ def _parts_of(lines: list[HotLine], softmax: HotLine) -> list[HotLine]:
     """Return the lines of an attention, in their order; empty if the softmax belongs to none."""
     if len(_PRODUCT.findall(softmax.text)) > 1:
         return [softmax]
-    # As in `softmax(scores, -1)`, and as in `scores.softmax(dim=-1)`.
+    # As in `softmax(scores, -1)`, and as in `scores.masked_fill(mask, low).softmax(dim=-1)`.
     given = _ARGUMENT.search(softmax.text) or _OBJECT.search(softmax.text)
     scores = given[1] if given is not None else ""
     before = [

@@ -1,7 +1,8 @@
 """A statement of the training loop takes a share of each step, and is no part of the step itself.
 
 What it sees   time sampled below a statement that is neither the forward, the backward, the update,
-               the wait for a loader nor evaluation, and that no other rule names.
+               the wait for a loader nor evaluation, and that no other rule names; not the forward
+               of another model, as of a teacher.
 Why it costs   the model waits meanwhile.
 What to do     do it once before training, less often, or for a whole batch at a time.
 Evidence       samples of the running line while steps were timed: what the step would take without

@@ -15,6 +15,8 @@ from hotlap.trace.schema import Trace
 _LARGE = 0.1
 _OFTEN = 2.0
 """Evaluations in an epoch from which on it is often."""
+_SHORTEST_EPOCH = 8
+"""Steps that an epoch has at least."""
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -22,17 +24,19 @@ def nominate(trace: Trace) -> list[Nomination]:
     spots = [spot for spot in trace.spots if spot.evaluates]
     share = sum(spot.share for spot in spots)
     per_epoch = trace.facts.steps_per_epoch
-    if not spots or share < _LARGE or trace.evaluations < 2 or not per_epoch:
+    if not spots or share < _LARGE or trace.evaluations < 2:
         return []
     every = len(trace.steps) / trace.evaluations
-    if per_epoch / every < _OFTEN:
+    # Where no epoch has ended, as without a loader, few steps are none.
+    if per_epoch / every < _OFTEN if per_epoch else every > _SHORTEST_EPOCH:
         return []
+    times = f", {per_epoch / every:.0f} times in an epoch of {per_epoch}" if per_epoch else ""
+    how_often = "after every step" if every < 2 else f"every {every:.0f} steps"
     return [
         nominate_spot(
             trace,
             max(spots, key=lambda spot: spot.share),
-            f"the model is evaluated every {every:.0f} steps, {per_epoch / every:.0f} times in an "
-            f"epoch of {per_epoch}",
+            f"the model is evaluated {how_often}{times}",
             "evaluate once an epoch, or on a part of the samples in between",
             share=share,
         )

@@ -37,7 +37,7 @@ def nominate(trace: Trace) -> list[Nomination]:
     where = below[0].where if below else loader.getitem or loader.where
     evidence = (
         f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step, in which the "
-        f"{loader.batch_size} samples of a batch are read one by one"
+        f"{loader.batch_size or ''} samples of a batch are read one by one".replace("  ", " ")
     )
     if below:
         evidence += f"; {below[0].share:.0%} of the wait is spent in {where} and what it calls"

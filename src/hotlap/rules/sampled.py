@@ -55,7 +55,9 @@ def is_of_no_kind(spot: Spot) -> bool:
     """True if no rule of its own names what is done there, and it takes much time."""
     is_update = spot.library.startswith(_UPDATE)
     least = WORTH_NAMING_ONE_CALL if spot.where == spot.statement else WORTH_NAMING
-    return spot.share >= least and not is_update and not any(is_kind(spot) for is_kind in _KINDS)
+    if is_update or spot.runs_layers:
+        return False
+    return spot.share >= least and not any(is_kind(spot) for is_kind in _KINDS)
 
 
 def beside_the_step(trace: Trace, is_kind: Callable[[Spot], bool]) -> list[Spot]:
@@ -121,8 +123,11 @@ def nominate_spot(
         by_hand: the edit.
         share: of the step, where more than the statement itself belongs to it.
     """
-    mean = trace.step_ms()["mean"]
+    mean, of_phase = trace.step_ms()["mean"], trace.phase_means()[spot.phase]
     part = spot.share if share is None else share
+    if share is None and of_phase:
+        # Lines are sampled beside steps that are timed, which may be faster.
+        part = min(part, of_phase / mean)
     # Samples are taken one by one, each at some moment of the run.
     error = _Z * math.sqrt(spot.share * (1 - spot.share) / (spot.samples / spot.share))
     cost = part * mean

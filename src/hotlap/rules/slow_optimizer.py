@@ -20,6 +20,11 @@ FREE_STEP = Plan({"free_step": {}})
 """Lets the optimizer do nothing: what a perfect one would give."""
 _FUSED = Plan({"optimizer": {"implementation": "fused"}})
 _FOREACH = Plan({"optimizer": {"implementation": "foreach"}})
+_IMPLEMENTED = {
+    _FUSED: ("Adam", "AdamW", "SGD", "Adagrad"),
+    _FOREACH: ("Adam", "AdamW", "SGD", "Adagrad", "Adadelta", "Adamax", "RMSprop", "Rprop"),
+}
+"""Optimizers of torch's that the remedies know."""
 _WORTH_SAYING = 0.3
 """No optimizer is free; below this share of the step one without a remedy is none to speak of, as
 of any other single call of a library."""
@@ -38,6 +43,8 @@ def nominate(trace: Trace) -> list[Nomination]:
         optimizer
         for optimizer in trace.facts.optimizers
         if optimizer.implementation in ("default", "custom")
+        # Its step calls a closure, with the forward and the backward in it.
+        and not optimizer.name.endswith(".LBFGS")
     ]
     # On a GPU torch's default is `foreach` already.
     if not slow or trace.facts.device != "cpu" or spent < WORTH_A_TRIAL * mean:
@@ -45,6 +52,8 @@ def nominate(trace: Trace) -> list[Nomination]:
     optimizer = slow[0]
     kind = optimizer.name.rpartition(".")[2]
     has_other = optimizer.implementation == "default" and not optimizer.sparse
+    remedies = [plan for plan, kinds in _IMPLEMENTED.items() if has_other and kind in kinds]
+    fused, foreach = f"{kind}(..., fused=True)", f"{kind}(..., foreach=True)"
     return [
         Nomination(
             where=optimizer.where,
@@ -53,11 +62,13 @@ def nominate(trace: Trace) -> list[Nomination]:
                 f"{optimizer.parameters} tensors with {optimizer.elements:,} numbers"
                 + (", with sparse gradients" if optimizer.sparse else "")
             ),
-            remedies=(_FUSED, _FOREACH) if has_other else (),
+            remedies=tuple(remedies),
             advice={
-                "optimizer": f"{kind}(..., fused=True), or foreach=True to keep every bit",
-                str(_FUSED): f"{kind}(..., fused=True)",
-                str(_FOREACH): f"{kind}(..., foreach=True)",
+                "optimizer": f"{fused}, or foreach=True to keep every bit"
+                if _FUSED in remedies
+                else foreach,
+                str(_FUSED): fused,
+                str(_FOREACH): foreach,
             },
             at_most_ms=spent,
             bound=FREE_STEP,

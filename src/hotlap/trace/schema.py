@@ -58,6 +58,8 @@ class Spot:
     """True if that loop is over the parameters of a model."""
     evaluates: bool
     """True if the model is called in it without gradients."""
+    runs_layers: bool = False
+    """True if most of the time is spent in layers, of a model that is not trained for one."""
 
 
 @dataclass(frozen=True)

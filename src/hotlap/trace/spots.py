@@ -25,6 +25,9 @@ _MOST_SPOTS = 60
 _MOST = 0.5
 """Share of a statement's time from which on one line, or one function, stands for it."""
 
+_LAYERS, _LOSSES = "torch.nn.modules.", "torch.nn.modules.loss."
+_CALLS = "_call_impl", "_wrapped_call_impl"
+
 _T = TypeVar("_T")
 
 Place = tuple[str, int, int, int]
@@ -175,7 +178,13 @@ class _Tally:
             loop_where=loop[0] if loop else "",
             over_parameters=loop is not None and loop[1].over == "parameters",
             evaluates=evaluates,
+            runs_layers=self._layers_ns() >= _MOST * self.ns,
         )
+
+    def _layers_ns(self) -> int:
+        names = [name for name in self.libraries if name.startswith(_LAYERS)]
+        layers = [name for name in names if name.endswith((".forward", *_CALLS))]
+        return sum(self.libraries[name] for name in layers if not name.startswith(_LOSSES))
 
     def _main(self, counter: "collections.Counter[_T]") -> "_T | None":
         """Return what most of the time is spent in, None if there is no such one."""
@@ -189,7 +198,8 @@ def _library_of(running: Sequence[frames.Running]) -> str:
     for each in running:
         if each.is_users:
             break
-        if not is_hotlaps(each.code.co_filename):
+        is_call = each.code.co_name in _CALLS and each.module == "torch.nn.modules.module"
+        if not is_hotlaps(each.code.co_filename) and not (is_call and inner):
             inner = each
     return "" if inner is None else f"{inner.module}.{inner.code.co_qualname}"
 

@@ -7,7 +7,7 @@ from hotlap.trace.schema import Trace
 
 def rare_evaluations(trace: Trace) -> list[EvaluationFacts]:
     """Return those that do not come at every step, as where one model feeds another."""
-    most = max(1, len(trace.steps) // 4)
+    most = max(1, len(trace.steps) // 3)
     return [each for each in trace.learning.evaluations if each.passes <= most]
 
 

@@ -1,6 +1,7 @@
 """Float16 without a GradScaler.
 
-What it sees   losses of forward passes in float16, and no `GradScaler`.
+What it sees   losses of forward passes in float16, and no `GradScaler`; not where the script
+               changes the gradients itself between backward and step, as to scale them by hand.
 Why it matters gradients below 6e-8 are 0 in float16, and those below 6e-5 lose precision: small
                gradients vanish, and layers far from the loss stop learning.
 What to do     a `torch.amp.GradScaler`, or bfloat16, which needs none.
@@ -23,6 +24,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         )
         for loss in trace.learning.losses
         if loss.not_scaled and not trace.learning.scales
+        if not trace.learning.changed_gradients
     ]
 
 

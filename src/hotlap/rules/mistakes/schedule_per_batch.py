@@ -47,8 +47,8 @@ def nominate(trace: Trace) -> list[Nomination]:
         found.append(
             mistake(
                 schedule.where,
-                f"{schedule.name}{period} was stepped {schedule.calls} times in {steps} steps, and "
-                f"an epoch has {per_epoch} steps: the learning rate went from "
+                f"{schedule.name}{period} was stepped in each step, {schedule.calls} times so far, "
+                f"and an epoch has {per_epoch} steps: the learning rate went from "
                 f"{schedule.first_rate:.3g} to {schedule.last_rate:.3g}",
                 "step the schedule once an epoch, or give its period in steps",
             )

@@ -45,6 +45,8 @@ def loop_at(
         loop
         for node in ast.walk(tree)
         if covers(node, line) and not any(covers(node, each) for each in without)
+        # What is done with each element is the consumer's: a step, or a part of one.
+        if not any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
         for loop in [_loop(node)]
         if loop is not None and not _is_header(node, line, column)
     ]

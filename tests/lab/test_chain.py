@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.lab.chain import check_custody, check_start
+from hotlap.lab.chain import OWN_CHANGES, check_custody, check_start
+from hotlap.lab.coverage import limits
 from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
+from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from hotlap.trial import digest
@@ -107,7 +109,7 @@ def test_another_state_before_the_first_update_is_changed() -> None:
             optimizer.state[weight]["momentum_buffer"] = torch.full((3,), value)
         for _ in range(2):
             custody.update_begins(0, optimizer, [weight])
-            custody.update_ends(0, optimizer, digest.of_nested([weight]))
+            custody.update_ends(0, optimizer, [weight], digest.of_nested([weight]))
         states.append(custody.first_state)
     assert states[0] != states[1] and {len(state) for state in states} == {1}
 
@@ -120,6 +122,38 @@ def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> 
     # A movement of the script's own that a plan leaves out is as bad as one of the plan's.
     assert check_custody(clamps, record()).state == "failed"
     assert check_custody({**record(), key: None}, record()).state == "not_made"
+
+
+def trained(shrink: float = 1.0, noise: float = 0.0, bound: float = 0.5) -> dict[str, Any]:
+    """Return what is recorded of two weights, one of which is clamped after each update."""
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(64)) for _ in range(2)]
+    optimizer, custody = torch.optim.SGD(weights, lr=0.1), Custody()
+    for _ in range(20):
+        for weight in weights:
+            weight.grad = torch.randn(64)
+            weight.grad += noise * torch.rand(64)
+        held = [weight.detach() for weight in weights]
+        custody.update_begins(0, optimizer, held)
+        optimizer.step()
+        custody.update_ends(0, optimizer, held, digest.of_nested(held))
+        held[0].clamp_(-bound, bound)
+        held[1].mul_(shrink)
+    return {**record(), **custody.report()}
+
+
+def test_where_a_script_moves_a_weight_itself_others_may_not_move() -> None:
+    plain = trained()
+    assert len(plain["moved"]) == 19 and plain["movements"]["0"][1][0] == 0.0
+    rounded = check_custody(plain, trained(noise=1e-5))
+    assert rounded.state == "passed" and OWN_CHANGES in rounded.evidence
+    found = check_custody(plain, trained(shrink=0.999))
+    assert found.state == "failed" and "number 1" in found.evidence
+    # Nor that one as much as it likes.
+    found = check_custody(plain, trained(bound=0.05))
+    assert found.state == "failed" and "number 0" in found.evidence
+    stated = {each.of for each in limits([rounded], SampledSteps(), is_exact=False)}
+    assert "other weights, between updates" in stated
 
 
 def test_buffers_belong_to_the_bits() -> None:
@@ -143,7 +177,8 @@ class Loop:
         weight.grad = torch.ones(3)
         self.custody.update_begins(which, optimizer, [weight.detach()])
         optimizer.step()
-        self.custody.update_ends(which, optimizer, digest.of_nested([weight.detach()]))
+        left = digest.of_nested([weight.detach()])
+        self.custody.update_ends(which, optimizer, [weight], left)
 
 
 def test_each_optimizer_has_a_chain_of_its_own() -> None:

@@ -65,6 +65,12 @@ def test_what_happens_now_and_then_is_seen() -> None:
     assert check_gradient(SampledSteps([visible, *[honest] * 5])).state == "passed"
     tripled = row(CASES["honest"][0], gradient_error=2.0, gradient_slope=3.0)
     assert check_gradient(SampledSteps([tripled, *[honest] * 5])).state == "failed"
+    # Other gradients by a few percent take two steps, those within reach of a unit more.
+    larger = row(CASES["honest"][0], gradient_error=0.2, gradient_slope=1.2)
+    assert check_gradient(SampledSteps([larger, *[honest] * 5])).state == "passed"
+    assert check_gradient(SampledSteps([larger, larger, *[honest] * 4])).state == "failed"
+    assert check_gradient(SampledSteps([visible, visible, *[honest] * 4])).state == "passed"
+    assert check_gradient(SampledSteps([visible, honest] * 3)).state == "failed"
     own = {**tripled, "own_error": 0.0}
     assert check_gradient(SampledSteps([own, *[honest] * 5])).state == "passed"
 
@@ -187,6 +193,8 @@ def test_an_update_of_one_tensor_is_judged_by_itself() -> None:
     assert "`small`" in check_update(rows(1.0)).evidence
     assert check_update(SampledSteps([once(1.0), *[once(1e-5)] * 5])).state == "failed"
     assert check_update(SampledSteps([once(1e-3), *[once(1e-5)] * 5])).state == "passed"
+    # A row of a table, say, that is not updated.
+    assert check_update(SampledSteps([once(1e-3), once(1e-3), *[once(1e-5)] * 4])).state == "failed"
 
 
 def test_a_fallback_and_how_the_steps_were_drawn_are_in_the_evidence() -> None:

@@ -52,6 +52,57 @@ def test_an_average_that_moves_otherwise_is_a_change(changes: dict[str, Any]) ->
     assert found.state == "failed" and "copy 1" in found.evidence
 
 
+def run_with_buffers(
+    *, scale: float = 1.0, start: float = 1.0, trains: bool = False, noise: float = 0.0
+) -> list[dict[str, Any]]:
+    """Train with an average of weights and of batch norm's buffers."""
+    torch.manual_seed(0)
+    model = own_class()(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    averages = Averages()
+    with torch.no_grad():
+        for weight in average.parameters():
+            weight.mul_(start)
+    for _ in range(20):
+        optimizer.zero_grad()
+        batch = torch.randn(5, 4)
+        batch += noise * torch.rand_like(batch)
+        model(batch).square().mean().backward()
+        averages.update_begins([model], list(model.parameters()))
+        optimizer.step()
+        with torch.no_grad():
+            for ours, theirs in zip(average.parameters(), model.parameters(), strict=True):
+                ours.lerp_(theirs, 0.1)
+            if trains:
+                average(batch)
+            else:
+                for ours, theirs in zip(average.buffers(), model.buffers(), strict=True):
+                    ours.copy_(theirs)
+                average[1].running_var.mul_(scale)
+    return averages.report()
+
+
+def test_buffers_of_an_average_move_towards_those_of_the_model() -> None:
+    honest = {"averages": run_with_buffers()}
+    assert honest["averages"][0]["buffers"] is not None
+    rounded = {"averages": run_with_buffers(noise=1e-6)}
+    assert check_averages(honest, rounded).state == "passed"
+    found = check_averages(honest, {"averages": run_with_buffers(scale=1.05, noise=1e-6)})
+    assert found.state == "failed" and "the buffers of copy 1" in found.evidence
+    # A teacher in training mode has those that its own forwards make.
+    of_teacher = {"averages": run_with_buffers(trains=True)}
+    rounded = {"averages": run_with_buffers(trains=True, noise=1e-6)}
+    assert check_averages(of_teacher, rounded).state == "passed"
+
+
+def test_an_average_starts_as_in_the_plain_run() -> None:
+    found = check_averages(
+        {"averages": run_with_buffers()}, {"averages": run_with_buffers(start=1.0001)}
+    )
+    assert found.state == "failed" and "does not start" in found.evidence
+
+
 def test_copies_must_be_as_many() -> None:
     assert check_averages({"averages": run()}, {"averages": []}).state == "failed"
     # Two plain runs differed in them.

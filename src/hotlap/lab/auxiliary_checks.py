@@ -74,15 +74,19 @@ def check_averages(plain: Record, other: Record) -> Check:
         ]
         copy = min(alike, key=lambda copy: len(_updates_that_differ(copy, plain_copy)))
         left.remove(copy)
-        off = _updates_that_differ(copy, plain_copy)
-        if len(off) > _FEW or any(_is_far(copy, plain_copy, at) for at in off):
-            at = copy["since"] + off[0]
-            words = (
-                f"copy {number} of the model differs at {len(off)} updates: before update {at} it "
-                f"moves {copy['moved'][off[0]]:.4g} of its distance to the weights, in the plain "
-                f"run {plain_copy['moved'][off[0]]:.4g}"
-            )
+        if _starts_otherwise(copy, plain_copy):
+            words = f"copy {number} of the model does not start as in the plain run"
             return Check("averages", "failed", words)
+        for what in ("weights", "buffers"):
+            ways = (copy, plain_copy)
+            if what == "buffers":
+                ways = (copy.get(what), plain_copy.get(what))
+                # Those of a teacher in training mode are what its own forwards make of them.
+                if None in ways or not _follows(ways[1]):
+                    continue
+            if words := _difference(*ways, copy["since"]):
+                words = f"the {what} of copy {number} of the model differ at {words}"
+                return Check("averages", "failed", words)
     if not theirs:
         return Check("averages", "passed", NO_AVERAGES)
     has_its_weights = bool(plain.get("weights")) and plain["weights"] == other["weights"]
@@ -92,6 +96,29 @@ def check_averages(plain: Record, other: Record) -> Check:
         return Check("averages", "failed", words)
     words = f"{len(theirs)} copies of the model move as in the plain run at each update"
     return Check("averages", "passed", words)
+
+
+def _difference(copy: Mapping[str, Any], plain: Mapping[str, Any], since: int) -> str:
+    """Return in words where a copy moves otherwise than in the plain run, empty if nowhere."""
+    off = _updates_that_differ(copy, plain)
+    if len(off) <= _FEW and not any(_is_far(copy, plain, at) for at in off):
+        return ""
+    return (
+        f"{len(off)} updates: before update {since + off[0]} they move "
+        f"{copy['moved'][off[0]]:.4g} of their distance to the model's, in the plain run "
+        f"{plain['moved'][off[0]]:.4g}"
+    )
+
+
+def _follows(way: Mapping[str, Any]) -> bool:
+    """Return whether something moves towards the model's, and nowhere else."""
+    pairs = zip(way["rest"], way["doubt"], strict=True)
+    return all(rest <= AVERAGE_LIMIT + _DOUBTS * doubt for rest, doubt in pairs)
+
+
+def _starts_otherwise(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
+    ours, theirs = copy.get("start"), plain.get("start")
+    return bool(ours and theirs) and ours[0] == theirs[0] and ours[1] != theirs[1]
 
 
 def _starts_and_lengths(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
@@ -109,7 +136,8 @@ def _is_far(copy: Mapping[str, Any], plain: Mapping[str, Any], at: int) -> bool:
         return True
     theirs = plain["moved"][at]
     doubt = _DOUBTS * (copy["doubt"][at] + plain["doubt"][at])
-    return not abs(copy["moved"][at] - theirs) <= 0.5 * abs(theirs) + doubt
+    strayed = not copy["rest"][at] <= plain["rest"][at] + _ONCE + doubt
+    return strayed or not abs(copy["moved"][at] - theirs) <= _ONCE * abs(theirs) + doubt
 
 
 def _updates_that_differ(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:

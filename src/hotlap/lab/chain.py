@@ -4,12 +4,19 @@ Between two sampled steps nothing is repeated; what moves there is seen by these
 """
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from hotlap.lab.check import Check
 from hotlap.trial.repetition_ways import BUFFER
 
 _SHOWN = 3
+OWN_CHANGES = "before which the script itself changes the weights"
+MOVED_LIMIT = 1e-4
+"""Movement of a tensor between two updates, as a share of it, where the script moves others
+itself."""
+_MOVED_FACTOR = 1.5
+"""By which the movement of what it moves may differ."""
 
 
 def check_start(
@@ -66,18 +73,40 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
         if less:
             words = f"before {_updates(less)} the {words} did not change since the previous one"
             return Check("custody", "failed", f"{words}; not so in the plain run")
+    if words := _other_movements(plain.get("movements") or {}, other.get("movements") or {}):
+        return Check("custody", "failed", words)
     if words := _other_untrained(plain, other):
         return Check("custody", "failed", f"{words}; not so in the plain run")
     own = len(plain["moved"])
     words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
-        words += f", except {own} before which the script itself changes the weights"
+        words += f", except {own} {OWN_CHANGES}"
     if dropped := [
         name for name, moved in (plain.get("untrained_moved") or {}).items() if not moved
     ]:
         words += f"; two plain runs differ in when these change: {_list_some(sorted(dropped))}"
         return Check("custody", "partial", words)
     return Check("custody", "passed", words)
+
+
+def _other_movements(
+    plain: Mapping[str, Sequence[Sequence[float]]], other: Mapping[str, Sequence[Sequence[float]]]
+) -> str:
+    """Return in words which weights move otherwise where the script moves some of them itself."""
+    for key, theirs in plain.items():
+        for number, (ours, of_plain) in enumerate(zip(other.get(key, ()), theirs, strict=False)):
+            moved, size = of_plain
+            if not isfinite(moved):
+                continue
+            least = MOVED_LIMIT * size
+            # What a script clamps, for one, may reach its bound at another update.
+            apart = 10 * least if moved else least
+            if not moved / _MOVED_FACTOR - apart <= ours[0] <= moved * _MOVED_FACTOR + apart:
+                return (
+                    f"between updates the script changes weights itself, number {number} by "
+                    f"{ours[0]:.2e} on average, in the plain run by {moved:.2e}"
+                )
+    return ""
 
 
 def _other_untrained(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 from hotlap.lab.auxiliary_checks import (
@@ -12,11 +13,13 @@ from hotlap.lab.auxiliary_checks import (
     NO_BUFFERS,
     OUTPUT_LIMIT,
 )
+from hotlap.lab.chain import MOVED_LIMIT, OWN_CHANGES
 from hotlap.lab.check import Check
 from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
+    TWICE,
     UPDATE_LIMIT,
     SampledSteps,
     gradient_limit,
@@ -98,7 +101,13 @@ def limits(
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
         words = "weights, optimizer state and untrained tensors that the script leaves alone"
+        moves = any(OWN_CHANGES in check.evidence for check in checks)
         found.append(Limit(words, 0.0, ""))
+        if moves:
+            found += [
+                Limit("other weights, between updates", MOVED_LIMIT, "of their norm"),
+                Limit("what the script itself changes between updates", 0.5, "of that change"),
+            ]
     if is_exact and "saves" in passed:
         found.append(Limit("what `torch.save` is given, before it is pickled", 0.0, ""))
     if is_exact:
@@ -113,19 +122,23 @@ def limits(
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),
             Limit("weights lost in each update", DECAY_LIMIT * FLOAT32, "of a weight"),
             Limit("one update, in all parts of a tensor", EACH_LIMIT, "of its norm"),
-            Limit("optimizer's state after one update", STATE_LIMIT * FLOAT32, "of its norm"),
+            Limit(
+                "optimizer's state after one update, in all parts of a tensor",
+                STATE_LIMIT * FLOAT32,
+                "of its norm",
+            ),
         ]
     elif "update" in passed:
         found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its norm"))
     if "gradient" in passed and sampled.rows:
         of_rows = narrow_limit if is_narrow else gradient_limit
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
-        found.append(Limit("other gradients in some steps", _missed_share(sampled), OF_STEPS))
+        found += _in_some_steps("gradients", sampled, is_narrow=is_narrow)
     if "buffers" in passed:
         limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
         found.append(Limit("buffers, in all steps", limit, "of their change"))
         if sampled.rows:
-            found.append(Limit("other buffers in some steps", _missed_share(sampled), OF_STEPS))
+            found += _in_some_steps("buffers", sampled, is_narrow=is_narrow)
     if "averages" in passed:
         found.append(Limit("averages of the weights", AVERAGE_LIMIT, "of each movement"))
     if "evaluation" in passed:
@@ -135,9 +148,32 @@ def limits(
     return tuple(found)
 
 
-def _missed_share(sampled: SampledSteps) -> float:
-    """Return the share of steps that all samples miss once in twenty times."""
-    return 1 - 0.05 ** (1 / len({row["step"] for row in sampled.rows}))
+def _in_some_steps(what: str, sampled: SampledSteps, *, is_narrow: bool) -> list[Limit]:
+    """Return the shares of steps in which something else is seen, large and smaller."""
+    steps = len({row["step"] for row in sampled.rows})
+    found = [Limit(f"other {what} in some steps", _missed_share(steps, 1), OF_STEPS)]
+    if what == "gradients" and not is_narrow:
+        least = f"gradients that are {TWICE:.0%} off, in some steps"
+        found.append(Limit(least, _missed_share(steps, 2), OF_STEPS))
+    # The median counts.
+    rest = f"{what} that are less off, in some steps"
+    found.append(Limit(rest, _missed_share(steps, (steps + 1) // 2), OF_STEPS))
+    return found
+
+
+def _missed_share(steps: int, seen: int) -> float:
+    """Return the share of steps of which fewer than so many are sampled once in twenty times.
+
+    Args:
+        steps: that are sampled.
+        seen: that have to be among them.
+    """
+    low, high = 0.0, 1.0
+    while high - low > 1e-4:
+        share = (low + high) / 2
+        missed = sum(comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(seen))
+        low, high = (share, high) if missed > 0.05 else (low, share)
+    return high
 
 
 def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ class Averages:
     A copy is a module of the same class and the same shapes as one that is trained, whose
     parameters are its own, and no optimizer's; or a list or dict of tensors that have the shapes of
     its parameters, and are near them. Copies are looked for at the updates 1, 2, 4, 8 and so on;
-    one that the script drops, or changes into something else, is forgotten.
+    one that the script drops, or changes into something else, is forgotten. Of modules the buffers
+    are followed as well.
     """
 
     def __init__(self) -> None:
@@ -69,13 +70,15 @@ class Averages:
         for number, root in enumerate(roots):
             for module in _copies_of(root, {id(tensor) for tensor in trained}, objects):
                 is_new = id(module) not in known
-                if is_new and self._add(number, module, _of_module(module), _of_module(root)):
+                read, weights = _of_module(module), _of_module(root)
+                if is_new and self._add(number, module, read, weights, model=root):
                     found.append(module)
             for other in [each for each in others if id(each) not in known]:
                 part = _part_like(root, other)
                 if part is not None and part is not root:
                     read = _of_module(other)
-                    self._add(number, other, read, _of_module(part), is_sure=False)
+                    weights = _of_module(part)
+                    self._add(number, other, read, weights, is_sure=False, model=part)
             for holder, keys, names in _containers_of(root, places, objects):
                 if id(holder) not in known:
                     read = _of_container(holder, keys)
@@ -83,10 +86,19 @@ class Averages:
         return found
 
     def _add(
-        self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool = True
+        self,
+        number: int,
+        held: Any,
+        read: Read,
+        weights: Read,
+        *,
+        is_sure: bool = True,
+        model: Any = None,
     ) -> bool:
         try:
-            copy = _Copy(number, held, read, weights, is_sure=is_sure)
+            copy = _Copy(number, held, read, weights, is_sure=is_sure, model=model)
+            if self._updates == 1:
+                copy.note_start()
         except Exception:
             # What cannot be read cannot be followed, and is none of the script's concern.
             return False
@@ -99,7 +111,9 @@ class Averages:
 
     def report(self) -> list[dict[str, Any]]:
         """Return, for each copy that is still there: `root`, `since` (an update), and for each
-        update from then on `moved`, `doubt` and `rest`, see `_Copy.look`."""
+        update from then on `moved`, `doubt` and `rest`, see `_Way.look`. `buffers` has the same of
+        a module's buffers, None without; `start` are formats and digest before the first update,
+        empty of a copy that was made later."""
         self._look()
         return [copy.to_json() for copy in self._copies if copy.is_average]
 
@@ -248,8 +262,52 @@ def _of_container(container: Any, places: list[Any]) -> Read:
     return read
 
 
+class _Way:
+    """Drawn elements of tensors that move towards others.
+
+    Args:
+        tensors: that move.
+        others: which they move towards, in the same order.
+        generator: which elements are drawn.
+    """
+
+    def __init__(self, tensors: Tensors, others: Tensors, generator: torch.Generator) -> None:
+        each = max(4, _ELEMENTS // max(1, len(others)))
+        self._elements = [Elements(tensor, each, generator) for tensor in others]
+        dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        self._eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-23)
+        self._last = self.read(tensors)
+        self.rows: list[list[float]] = []
+
+    def read(self, tensors: Tensors) -> Vector:
+        """Return the elements of all tensors."""
+        pairs = zip(self._elements, tensors, strict=True)
+        return numpy.concatenate([elements.of(tensor) for elements, tensor in pairs])
+
+    def look(self, tensors: Tensors, target: Vector) -> None:
+        """Note which share of their way to a target the tensors have gone since the last look.
+
+        `doubt` is what the rounding of their format leaves unsure of that share, `rest` the
+        movement that did not lead to the target, as a share of the way.
+        """
+        now = self.read(tensors)
+        with numpy.errstate(all="ignore"):
+            way, gone = target - self._last, now - self._last
+            length = float(way @ way)
+            share = float(gone @ way) / length if length else 0.0
+            size = length**0.5
+            rounding = self._eps * float(numpy.linalg.norm(now))
+            rest = float(numpy.linalg.norm(gone - share * way))
+        self.rows.append([share, rounding / size if size else 1.0, rest / size if size else 0.0])
+        self._last = now
+
+    def to_json(self) -> dict[str, list[float]]:
+        moved, doubt, rest = ([row[at] for row in self.rows] for at in range(3))
+        return {"moved": moved, "doubt": doubt, "rest": rest}
+
+
 class _Copy:
-    """One copy, and the drawn elements that it is followed on.
+    """One copy, and what it is followed on.
 
     Args:
         number: of the module that is trained, among the roots.
@@ -257,9 +315,12 @@ class _Copy:
         read: its tensors, None when it is no more.
         weights: those of the trained module, in the same order.
         is_sure: False if only its movements tell whether it is an average.
+        model: the trained module, where the copy is one.
     """
 
-    def __init__(self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool) -> None:
+    def __init__(
+        self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool, model: Any
+    ) -> None:
         self.number, self.key, self.since = number, id(held), 0
         # Of a container only the tensors that are followed.
         self._whole = weakref.ref(held) if isinstance(held, torch.nn.Module) else None
@@ -267,56 +328,59 @@ class _Copy:
         self._tensors, self._weights, self._is_sure = read, weights, is_sure
         generator = torch.Generator().manual_seed(number)
         tensors, trained = read() or (), weights() or ()
-        each = max(4, _ELEMENTS // max(1, len(trained)))
-        self._elements = [Elements(parameter, each, generator) for parameter in trained]
-        dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-        self._eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-23)
-        self._last = self._read(tensors)
-        self._rows: list[list[float]] = []
+        self._way = _Way(tensors, trained, generator)
+        self.start: list[Any] = []
+        self._model = None if model is None else weakref.ref(model)
+        self._of_buffers: _Way | None = None
+        buffers = _float_buffers(self._whole), _float_buffers(self._model)
+        if buffers[0] and [b.shape for b in buffers[0]] == [b.shape for b in buffers[1]]:
+            self._of_buffers = _Way(*buffers, generator)
+            self._target = self._of_buffers.read(buffers[1])
 
     @property
     def is_average(self) -> bool:
         """False if it is a container that hardly ever moves."""
-        moves = sum(row[0] != 0 for row in self._rows)
-        return self._is_sure or moves >= max(_MOVES, _SHARE * len(self._rows))
+        rows = self._way.rows
+        moves = sum(row[0] != 0 for row in rows)
+        return self._is_sure or moves >= max(_MOVES, _SHARE * len(rows))
 
-    def _read(self, tensors: Tensors) -> Vector:
-        pairs = zip(self._elements, tensors, strict=True)
-        return numpy.concatenate([elements.of(tensor) for elements, tensor in pairs])
+    def note_start(self) -> None:
+        """Nothing was updated yet: it is what the script has made it."""
+        tensors = self._tensors() or ()
+        self.start = [[str(tensor.dtype) for tensor in tensors], digest.of_nested([*tensors])]
 
     def look(self) -> bool:
-        """Note which share of its way to the weights the copy has gone; False if it is no more.
+        """Note how far it has gone towards the weights; False if it is no more.
 
-        `doubt` is what the rounding of its format leaves unsure of that share, `rest` the movement
-        that did not lead to the weights, as a share of the way.
+        An update averages the buffers that the forward before it has left, so it is those of the
+        look before that its own move towards.
         """
         try:
             tensors, trained = self._tensors(), self._weights()
             if tensors is None or trained is None:
                 return False
-            now, weights = self._read(tensors), self._read(trained)
+            self._way.look(tensors, self._way.read(trained))
+            if self._of_buffers is not None:
+                self._of_buffers.look(_float_buffers(self._whole), self._target)
+                self._target = self._of_buffers.read(_float_buffers(self._model))
             module = None if self._whole is None else self._whole()
             others = () if module is None else module.buffers()
             self._digests.append(digest.of_nested([*tensors, *others]))
         except Exception:
             return False
-        with numpy.errstate(all="ignore"):
-            way, gone = weights - self._last, now - self._last
-            length = float(way @ way)
-            share = float(gone @ way) / length if length else 0.0
-            size = length**0.5
-            rounding = self._eps * float(numpy.linalg.norm(now))
-            rest = float(numpy.linalg.norm(gone - share * way))
-        self._rows.append([share, rounding / size if size else 1.0, rest / size if size else 0.0])
-        self._last = now
         return True
 
     def to_json(self) -> dict[str, Any]:
         return {
             "root": self.number,
             "since": self.since,
-            "moved": [row[0] for row in self._rows],
-            "doubt": [row[1] for row in self._rows],
-            "rest": [row[2] for row in self._rows],
+            **self._way.to_json(),
+            "buffers": None if self._of_buffers is None else self._of_buffers.to_json(),
+            "start": self.start,
             "digests": self._digests,
         }
+
+
+def _float_buffers(module: "weakref.ref[Any] | None") -> Tensors:
+    held = None if module is None else module()
+    return [] if held is None else [b for b in held.buffers() if b.is_floating_point()]

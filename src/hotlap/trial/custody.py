@@ -1,11 +1,16 @@
 """`Custody`: are weights and optimizer state untouched between two updates?"""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from hotlap.trial import digest
+from hotlap.trial.elements import Elements, Vector
+
+_ELEMENTS = 256
+"""Of each weight that is followed while the script moves it itself."""
 
 
 class Custody:
@@ -23,6 +28,7 @@ class Custody:
         """Of each optimizer, in the order of their first updates: its state before that."""
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._begun: set[Hashable] = set()
+        self._movements: dict[Hashable, _Movements] = {}
         self._updates = 0
 
     def update_begins(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
@@ -44,29 +50,82 @@ class Custody:
         if key not in self._left:
             return
         left, state = self._left[key]
-        number = self._updates
-        if self.moved[-1:] != [number] and digest.of_nested(list(weights)) != left:
+        number, weights = self._updates, list(weights)
+        has_moved = digest.of_nested(weights) != left
+        if has_moved and self.moved[-1:] != [number]:
             self.moved.append(number)
+        if key in self._movements:
+            self._movements[key].look(weights)
+        elif has_moved:
+            self._movements[key] = _Movements(weights)
         if self.state_moved[-1:] != [number] and state_digest(optimizer) != state:
             self.state_moved.append(number)
 
-    def update_ends(self, key: Hashable, optimizer: Any, left: str) -> None:
+    def update_ends(
+        self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor], left: str
+    ) -> None:
         """The update has ended.
 
         Args:
             key: see above.
             optimizer: see above.
-            left: digest of its weights now, as `digest.of_nested` gives it.
+            weights: see above.
+            left: their digest, as `digest.of_nested` gives it.
         """
         self._left[key] = left, state_digest(optimizer)
+        if key in self._movements:
+            self._movements[key].leave(list(weights))
 
     def report(self) -> dict[str, Any]:
-        """Return `first_state`, `moved` and `state_moved` by these names."""
+        """Return `first_state`, `moved` and `state_moved` by these names, and `movements`: by
+        optimizer that finds moved weights, for each weight how far it moves between two updates,
+        and how long it is, both on average."""
         return {
             "first_state": self.first_state,
             "moved": self.moved,
             "state_moved": self.state_moved,
+            "movements": {str(key): each.to_json() for key, each in self._movements.items()},
         }
+
+
+class _Movements:
+    """How far weights move between updates, from the second time on that they do.
+
+    Args:
+        weights: as they are now; the same tensors are followed from here on.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._elements = [Elements(weight, _ELEMENTS, generator) for weight in weights]
+        self._left: list[Vector] = []
+        self._updates = 0
+        self._moved = numpy.zeros(len(weights))
+        self._sizes = numpy.zeros(len(weights))
+
+    def _read(self, weights: Sequence[torch.Tensor]) -> list[Vector]:
+        pairs = zip(self._elements, weights, strict=True)
+        return [elements.of(weight) for elements, weight in pairs]
+
+    def leave(self, weights: Sequence[torch.Tensor]) -> None:
+        """An update has ended."""
+        self._left = self._read(weights)
+        self._updates += 1
+        self._sizes += [float(each @ each) for each in self._left]
+
+    def look(self, weights: Sequence[torch.Tensor]) -> None:
+        """Note what has moved since the update, or the last look."""
+        if not self._left:
+            return
+        now = self._read(weights)
+        steps = [a - b for a, b in zip(now, self._left, strict=True)]
+        self._moved += [float(step @ step) for step in steps]
+        self._left = now
+
+    def to_json(self) -> list[list[float]]:
+        count = max(1, self._updates)
+        pairs = zip(self._moved, self._sizes, strict=True)
+        return [[(moved / count) ** 0.5, (size / count) ** 0.5] for moved, size in pairs]
 
 
 def state_digest(optimizer: Any) -> str:

@@ -34,9 +34,10 @@ they are first called, if that is before the first update; the optimizers' state
 updates.
 
 custody: each update starts from the weights and the optimizer state that the previous one left.
-What the script itself changes in between, it must change at the same updates. Buffers, frozen
-parameters and modules that no optimizer trains change between two steps only where they do in the
-plain run, and no step changes others of them than its steps do.
+What the script itself changes in between, it must change at the same updates, and each weight by
+about as much (within a factor of 1.5 on average); weights that it leaves alone stay. Buffers,
+frozen parameters and modules that no optimizer trains change between two steps only where they do
+in the plain run, and no step changes others of them than its steps do.
 
 delivery: each update gets the gradients that backward computed since the last one, on sampled
 elements. If the plain run clips or scales them in between, they must follow from the same clipping
@@ -54,6 +55,8 @@ that do not treat each element by itself are checked at sampled steps only.
 
 averages: copies of the model or of a part of it, as for an exponential moving average, change as in
 the plain run: on sampled elements, and in every bit where the weights have the plain run's bits.
+So do their buffers, unless their own forwards change them. What exists before the first update
+starts as in the plain run.
 
 saves: what the script saves with `torch.save` holds as many of the trained parameters, bit by bit,
 as in the plain run. If all weights are bit-equal, so are all saved tensors, names and numbers; how
@@ -63,7 +66,8 @@ Checked at sampled steps, which are sampled again for each proof, and at steps w
 suddenly differs from the plain run's:
 
 gradient: with the same weights, batch and random numbers, against a repetition in float64; also for
-each tensor by itself. Its limit is a multiple of the plain step's own error. The batch is supplied
+each tensor by itself. Its limit is a multiple of the plain step's own error, and counts for the
+median of the steps; one step must not be off by a quarter, nor two by 3%. The batch is supplied
 through the script's DataLoader. Without one, or if the step depends on the script's own counters,
 the script runs to the step by itself, and starts it from the captured weights.
 

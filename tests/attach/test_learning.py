@@ -194,6 +194,26 @@ def test_steps_without_any_gradient_are_counted(
     assert (watched.empty, watched.looked) == (empty, 4)
 
 
+def test_parameters_that_are_used_later_have_a_gradient() -> None:
+    for optimizer_kind, zeroes in ((torch.optim.Adam, True), (torch.optim.SGD, False)):
+        watched, body, late, never = MissingGradients(), *(nn.Linear(3, 1) for _ in range(3))
+        model = nn.ModuleDict({"body": body, "late": late, "never": never})
+        optimizer = optimizer_kind(model.parameters(), lr=0.1)
+        for step in range(100):
+            optimizer.zero_grad()
+            parts = [body, late] if step > 80 else [body]
+            sum(part(torch.ones(2, 3)).sum() for part in parts).backward()
+            watched.step_begins(optimizer)
+            optimizer.step()
+        if zeroes:
+            optimizer.zero_grad()
+        (found,) = watched.facts([model])
+        assert (found.tensors, found.names) == (2, ("never.weight", "never.bias"))
+        # Of several models it says which one is meant.
+        (found,) = watched.facts([body, model])
+        assert found.names[0] == "ModuleDict.never.weight"
+
+
 def test_numbers_that_are_replaced_in_a_loss_are_counted() -> None:
     numbers = torch.tensor([1.0, -1.0, 2.0], requires_grad=True)
     found = seen(torch.nan_to_num(numbers.log()).mean())

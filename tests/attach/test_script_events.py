@@ -46,6 +46,8 @@ for epoch in range(3):
     state = torch.load(file)  # load
     model.load_state_dict(state)  # load_state_dict
     model.zero_grad()  # zero_grad
+    copied = torch.nn.Linear(4, 1)
+    copied.zero_grad()
 """
 
 

@@ -38,7 +38,7 @@ def patch() -> None:
     tell_of_calls(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
     tell_of_calls(DistributedDataParallel, "__init__", event_kinds.WRAP)
     tell_of_calls(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
-    tell_of_calls(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD)
+    tell_of_calls(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD, is_told=_has_gradients)
     for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
         tell_of_calls(holder, "load_state_dict", event_kinds.LOAD_STATE_DICT)
     for name, kind in _FILES.items():
@@ -50,6 +50,11 @@ def patch() -> None:
     _tell_clipping()
     _tell_of_files()
     _patch_schedules()
+
+
+def _has_gradients(module: Any) -> bool:
+    """Return whether there is anything to zero: a copy that averages the weights has nothing."""
+    return any(parameter.grad is not None for parameter in module.parameters())
 
 
 def _tell_clipping() -> None:

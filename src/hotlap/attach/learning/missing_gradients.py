@@ -94,8 +94,14 @@ def tensors_held_by(optimizer: Any) -> list[Any]:
 
 
 def _facts_of(held: _Held, roots: Sequence[Any]) -> WithoutGradient | None:
+    # Of what is used later the optimizer has a state, or there is a gradient by now.
+    later = {id(p) for p in tensors_held_by(held.optimizer) if p.grad is not None}
+    without = held.without - later - {id(p) for p in getattr(held.optimizer, "state", ())}
     names = [
-        name for root in roots for name, each in root.named_parameters() if id(each) in held.without
+        f"{type(root).__name__}.{name}" if len(roots) > 1 else name
+        for root in roots
+        for name, each in root.named_parameters()
+        if id(each) in without
     ]
     if not names:
         return None

@@ -189,7 +189,8 @@ class WatchLearning(Part):
 
     def root_found(self, module: Any) -> None:
         # One that is in evaluation mode is found when its first step begins.
-        if not self._roots and self._safely.call(_LOSSES, self._modes.forget_training, module):
+        is_first = not self._roots and not getattr(module, "training", True)
+        if is_first and self._safely.call(_LOSSES, self._modes.forget_training, module):
             self._losses.first_step_begins()
         self._roots.append(module)
         kind = self._kinds[id(module)] = self._safely.call(_FORMATS, autocast_kind, module)

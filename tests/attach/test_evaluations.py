@@ -1,5 +1,6 @@
 """Forwards in training mode, with gradients on, that no backward uses."""
 
+import inspect
 import sys
 from typing import Any
 
@@ -55,6 +56,25 @@ def test_a_line_that_trains_is_none() -> None:
     for watched.steps in range(5, 9):
         watched(lambda output: output.detach())
     assert watched.found() == []
+
+
+def test_a_function_that_trains_may_evaluate_as_well() -> None:
+    watched = Watched()
+
+    def run() -> torch.Tensor:
+        return watched()
+
+    for watched.steps in range(1, 5):
+        run().sum().backward()
+        for _ in range(2):
+            run()
+    watched.steps += 1
+    (found,) = watched.evaluations.facts(watched.steps)
+    assert (found.forwards, found.unused) == (8, 8)
+    # It is the call that says which of both is meant.
+    line = inspect.getsourcelines(test_a_function_that_trains_may_evaluate_as_well)
+    number = line[1] + line[0].index("            run()\n")
+    assert found.where.endswith(f"test_evaluations.py:{number}")
 
 
 def test_the_newest_forwards_may_still_be_used() -> None:

@@ -153,11 +153,11 @@ def _in_some_steps(what: str, sampled: SampledSteps, *, is_narrow: bool) -> list
     steps = len({row["step"] for row in sampled.rows})
     found = [Limit(f"other {what} in some steps", _missed_share(steps, 1), OF_STEPS)]
     if what == "gradients" and not is_narrow:
-        least = f"gradients that are {TWICE:.0%} off, in some steps"
-        found.append(Limit(least, _missed_share(steps, 2), OF_STEPS))
+        of = f"gradients that are {TWICE:.0%} off, in some steps"
+        found.append(Limit(of, _missed_share(steps, 2), OF_STEPS))
     # The median counts.
-    rest = f"{what} that are less off, in some steps"
-    found.append(Limit(rest, _missed_share(steps, (steps + 1) // 2), OF_STEPS))
+    of = f"{what} that are less off, in some steps"
+    found.append(Limit(of, _missed_share(steps, (steps + 1) // 2), OF_STEPS))
     return found
 
 

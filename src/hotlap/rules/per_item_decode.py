@@ -35,9 +35,11 @@ def nominate(trace: Trace) -> list[Nomination]:
     below = [line for line in trace.lines if line.phase == "data" and line.where != loader.where]
     below = [line for line in below if line.share >= _WORTH_NAMING]
     where = below[0].where if below else loader.getitem or loader.where
+    # Of a sampler of whole batches it is not known.
+    size = f"{loader.batch_size} " if loader.batch_size else ""
     evidence = (
         f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step, in which the "
-        f"{loader.batch_size or ''} samples of a batch are read one by one".replace("  ", " ")
+        f"{size}samples of a batch are read one by one"
     )
     if below:
         evidence += f"; {below[0].share:.0%} of the wait is spent in {where} and what it calls"

@@ -17,18 +17,10 @@ _MAKERS = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "f
 _SEEDING = {"get_worker_info", "seed", "manual_seed"}
 _TELLS_APART = {"get_worker_info", "initial_seed", "SeedSequence", "getpid", "urandom", "time"}
 _DRAWING = {
-    *(
-        "bernoulli",
-        "choice",
-        "choices",
-        "integers",
-        "multinomial",
-        "normal",
-        "normal_",
-        "permutation",
-    ),
-    *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"),
-    *("randrange", "sample", "shuffle", "standard_normal", "uniform", "uniform_", "gauss"),
+    *("bernoulli", "choice", "choices", "gauss", "integers", "multinomial", "normal", "normal_"),
+    *("permutation", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+    *("random", "randperm", "randrange", "sample", "shuffle", "standard_normal", "uniform"),
+    *("uniform_",),
 }
 
 

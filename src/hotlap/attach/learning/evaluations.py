@@ -16,6 +16,8 @@ from hotlap.usercode import is_users
 
 _OUTPUTS = 8
 """Tensors of one output that are followed into its backward; the rest of a large one is not."""
+_CALLERS = 4
+"""Of a forward, functions of the user's that are told apart: one may train and evaluate."""
 
 
 @dataclass
@@ -36,9 +38,10 @@ class _Evaluated:
 
 @dataclass
 class _Trained:
-    """A line that calls a model in training mode, with gradients on."""
+    """A call of a model in training mode, with gradients on."""
 
-    place: frames.Place
+    places: tuple[frames.Place, ...]
+    """Where it is, and where the functions around it are called, from the innermost outwards."""
     evaluated: _Evaluated = field(default_factory=_Evaluated)
     is_used: bool = False
     """A backward has reached what was returned there, or nobody can tell."""
@@ -59,7 +62,8 @@ class Evaluations:
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
         self._evaluated: dict[str, _Evaluated] = {}
-        self._trained: dict[tuple[int, int], _Trained] = {}
+        self._trained: dict[tuple[tuple[int, int], ...], _Trained] = {}
+        """By the identities of functions and their instructions."""
         self._in_evaluation: set[int] = set()
         """Identities of modules that were called in evaluation mode."""
         self._undecided: tuple[Any, str, bool] | None = None
@@ -92,8 +96,8 @@ class Evaluations:
 
     def add(self, module: Any, inputs: Any, output: Any, where: str, step: int) -> None:
         """Add a forward in evaluation mode, or without gradients."""
-        self._step = step
         self.decide()
+        self._step = step
         if not module.training:
             self._in_evaluation.add(id(module))
         if torch.is_grad_enabled():
@@ -113,14 +117,18 @@ class Evaluations:
         if not step:
             # A first look at what a model returns is no evaluation.
             return
-        while frame is not None and not is_users(frame.f_code.co_filename):
+        places: list[frames.Place] = []
+        while frame is not None and len(places) < _CALLERS:
+            if is_users(frame.f_code.co_filename):
+                places.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
-        if frame is None:
+        if not places:
             return
-        key = id(frame.f_code), frame.f_lasti
+        # To hash a code object is to hash all that it holds.
+        key = tuple((id(code), instruction) for code, instruction in places)
         line = self._trained.get(key)
         if line is None:
-            line = self._trained[key] = _Trained((frame.f_code, frame.f_lasti))
+            line = self._trained[key] = _Trained(tuple(places))
         if line.is_used:
             return
         found = islice(tensors(output), _OUTPUTS)
@@ -143,12 +151,15 @@ class Evaluations:
         """Return what was seen in so many steps."""
         self.decide()
         found = [(where, each, 0) for where, each in self._evaluated.items()]
+        used = {place for line in self._trained.values() if line.is_used for place in line.places}
         for line in self._trained.values():
             each = line.evaluated
             # Of the newest step's forwards some backward may still come.
             if not line.is_used and each.at_step < steps and each.forwards > 1:
                 each.in_training_mode = each.forwards * line.has_modes
-                found.append((frames.location_at(line.place), each, each.forwards))
+                # Of a function that trains as well it is the call that evaluates.
+                place = next((each for each in line.places if each not in used), line.places[0])
+                found.append((frames.location_at(place), each, each.forwards))
         return tuple(
             EvaluationFacts(
                 where,

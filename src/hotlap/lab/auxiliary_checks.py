@@ -77,14 +77,13 @@ def check_averages(plain: Record, other: Record) -> Check:
         if _starts_otherwise(copy, plain_copy):
             words = f"copy {number} of the model does not start as in the plain run"
             return Check("averages", "failed", words)
-        for what in ("weights", "buffers"):
-            ways = (copy, plain_copy)
-            if what == "buffers":
-                ways = (copy.get(what), plain_copy.get(what))
-                # Those of a teacher in training mode are what its own forwards make of them.
-                if None in ways or not _follows(ways[1]):
-                    continue
-            if words := _difference(*ways, copy["since"]):
+        ways = {"weights": (copy, plain_copy)}
+        buffers = copy.get("buffers"), plain_copy.get("buffers")
+        # Those of a teacher in training mode are what its own forwards make of them.
+        if buffers[0] and buffers[1] and _follows(buffers[1]):
+            ways["buffers"] = buffers[0], buffers[1]
+        for what, (ours, of_plain) in ways.items():
+            if words := _difference(ours, of_plain, copy["since"]):
                 words = f"the {what} of copy {number} of the model differ at {words}"
                 return Check("averages", "failed", words)
     if not theirs:

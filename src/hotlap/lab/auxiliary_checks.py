@@ -82,8 +82,8 @@ def check_averages(plain: Record, other: Record) -> Check:
         # Those of a teacher in training mode are what its own forwards make of them.
         if buffers[0] and buffers[1] and _follows(buffers[1]):
             ways["buffers"] = buffers[0], buffers[1]
-        for what, (ours, of_plain) in ways.items():
-            if words := _difference(ours, of_plain, copy["since"]):
+        for what, (of_ours, of_plain) in ways.items():
+            if words := _difference(of_ours, of_plain, copy["since"]):
                 words = f"the {what} of copy {number} of the model differ at {words}"
                 return Check("averages", "failed", words)
     if not theirs:
@@ -117,7 +117,9 @@ def _follows(way: Mapping[str, Any]) -> bool:
 
 def _starts_otherwise(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
     ours, theirs = copy.get("start"), plain.get("start")
-    return bool(ours and theirs) and ours[0] == theirs[0] and ours[1] != theirs[1]
+    if not ours or not theirs:
+        return False
+    return ours[0] == theirs[0] and ours[1] != theirs[1]
 
 
 def _starts_and_lengths(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:

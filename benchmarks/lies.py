@@ -33,10 +33,14 @@ SUBJECTS: dict[str, Subject] = {
     "second script": Script(path="lies_script.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")),
     "MLP recipe": RecipeRun("recipe.py", _EPOCHS, cwd=str(_FASHION)),
     "second recipe": RecipeRun("lies_recipe.py", (), cwd=str(ROOT / "benchmarks")),
+    "normalizing script": Script(
+        path="lies_normalizing.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")
+    ),
     "taught script": Script(path="lies_taught.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")),
 }
-TRAINED_ALONE = tuple(name for name in SUBJECTS if name != "taught script")
 TAUGHT = ("taught script",)
+NORMALIZING = ("normalizing script",)
+TRAINED_ALONE = tuple(name for name in SUBJECTS if name not in (*TAUGHT, *NORMALIZING))
 SCRIPTS = ("MLP script", "CNN script", "second script")
 SECOND = ("second script", "second recipe")
 SECOND_SCRIPT = ("second script",)
@@ -66,7 +70,7 @@ LIES = (
     Lie("other_seed", (1, 2, 3), ("start",)),
     Lie("scaled_start", (0.2, 0.6, 0.07), ("start",)),
     Lie("rounded_start", (8, 3, 11), ("start",)),
-    Lie("shrink", (1e-3, 3e-3, 3e-4), ("custody",)),
+    Lie("shrink", (1e-3, 3e-3, 3e-4), ("custody",), (*TRAINED_ALONE, *NORMALIZING)),
     Lie("shrink_at_read", (1e-4, 3e-4, 3e-5), ("custody",), SCRIPTS),
     Lie("round_moments", (8, 3, 11), ("custody",)),
     Lie("forget_moments", (10, 3, 30), ("custody",)),
@@ -93,6 +97,15 @@ LIES = (
     Lie("skip_average", (2, 1, 6), ("averages",), SECOND_SCRIPT),
     Lie("shifted_scores", (1, 3, 5), ("evaluation",)),
     Lie("first_batches", (1, 2, 3), ("evaluation", "batches")),
+    Lie(
+        "larger_gradient",
+        (0.6, 1.0, 0.45),
+        ("gradient",),
+        (*UNCLIPPED, *NORMALIZING),
+        limit="gradients that are 3% off, in some steps",
+    ),
+    Lie("scaled_average", (0.05, 0.15, 0.017), ("averages",), NORMALIZING),
+    Lie("average_buffers", (0.05, 0.15, 0.017), ("averages",), NORMALIZING),
     Lie("filled_state", (1e-7, 3e-7, 3e-8), ("start",), tuple(SUBJECTS)),
     Lie("scaled_buffer", (0.05, 0.15, 0.017), ("start",), TAUGHT),
     Lie("moved_buffer", (0.05, 0.15, 0.017), ("custody",), TAUGHT),

@@ -298,6 +298,19 @@ def scaled_output(target: Any, size: float) -> None:
     target.module.register_forward_hook(after)
 
 
+def larger_gradient(target: Any, size: float) -> None:
+    """Gradients are a fifth too large in a share `size` of the steps."""
+    import random
+
+    coin = random.Random(0)
+
+    def after(module: Any, _inputs: Any, output: Any) -> None:
+        if module.training and output.requires_grad and coin.random() < size:
+            output.register_hook(lambda gradient: gradient * 1.2)
+
+    target.module.register_forward_hook(after)
+
+
 def late_gradient(target: Any, size: float) -> None:
     """Every `size`-th update gets gradients that are 1 % larger than backward left them."""
     weights = _weights(target)
@@ -393,6 +406,48 @@ def skip_average(_target: Any, size: float) -> None:
     def update(self: Any, model: Any) -> None:
         if not _each(count, size):
             original(self, model)
+
+    AveragedModel.update_parameters = update
+
+
+def _rounded(target: Any) -> None:
+    """Let bits differ from the plain run's, as under an honest technique that rounds otherwise."""
+
+    def after(module: Any, _inputs: Any, output: Any) -> Any:
+        return output * (1 + 2.0**-22) if module.training else None
+
+    target.module.register_forward_hook(after)
+
+
+def _averaged(target: Any) -> list[Any]:
+    """Return the copies of the model that averaged models hold."""
+    found = [each for each in gc.get_objects() if type(each) is type(target.module)]
+    return [each for each in found if each is not target.module]
+
+
+def scaled_average(target: Any, size: float) -> None:
+    """Averaged models start with other weights."""
+    import torch
+
+    _rounded(target)
+    with torch.no_grad():
+        for module in _averaged(target):
+            for parameter in module.parameters():
+                parameter.mul_(1 + size)
+
+
+def average_buffers(target: Any, size: float) -> None:
+    """Averaged models have other buffers after each update."""
+    from torch.optim.swa_utils import AveragedModel
+
+    _rounded(target)
+    original = AveragedModel.update_parameters
+
+    def update(self: Any, model: Any) -> None:
+        original(self, model)
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                buffer.mul_(1 + size)
 
     AveragedModel.update_parameters = update
 
@@ -524,6 +579,9 @@ SECRET_DECAY = _technique("secret_decay", "optimizer", secret_decay)
 SKIP_UPDATE = _technique("skip_update", "optimizer", skip_update)
 BATCH_NORM = _technique("batch_norm", "model", batch_norm, Numerics.EXACT)
 SKIP_AVERAGE = _technique("skip_average", "model", skip_average, Numerics.EXACT)
+LARGER_GRADIENT = _technique("larger_gradient", "model", larger_gradient)
+SCALED_AVERAGE = _technique("scaled_average", "model", scaled_average)
+AVERAGE_BUFFERS = _technique("average_buffers", "model", average_buffers)
 SHIFTED_SCORES = _technique("shifted_scores", "model", shifted_scores, Numerics.EXACT)
 FIRST_BATCHES = _technique("first_batches", "model", first_batches, Numerics.EXACT)
 FILLED_STATE = _technique("filled_state", "optimizer", filled_state)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lies import LIES, TAUGHT, Lie
+from benchmarks.lies import LIES, NORMALIZING, TAUGHT, Lie
 from hotlap.attach.entry import Script
 from hotlap.lab.auxiliary_checks import check_evaluation
 from hotlap.lab.check import Check
@@ -25,6 +25,7 @@ TOLD = [lie for lie in LIES if lie.subjects == TAUGHT]
 TECHNIQUES = tuple(f"benchmarks.lies_planted:{lie.name.upper()}" for lie in TOLD)
 FUSED = Plan({"optimizer": {"implementation": "fused"}})
 FAST = "moved_teacher"
+BETWEEN = "shrink", "scaled_average", "average_buffers"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,23 @@ def test_what_changes_beside_the_training_is_found_out(prover: Prover, lie: Lie)
     # The smallest size that the benchmark tells.
     found = prover.prove(Plan({lie.name: {"size": min(lie.sizes)}}))
     assert found.tier == "changed" and {*found.failed} & {*lie.meant}, found.evidence
+
+
+@pytest.mark.slow
+def test_what_a_script_moves_itself_excuses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS.parent), prepend=os.pathsep)
+    told = [lie for lie in LIES if {*NORMALIZING} & {*lie.subjects} and lie.name in BETWEEN]
+    techniques = tuple(f"benchmarks.lies_planted:{lie.name.upper()}" for lie in told)
+    script = Script(path="lies_normalizing.py", args=("--epochs", "1000"), cwd=str(BENCHMARKS))
+    with Lab(script, techniques=techniques) as lab:
+        made = Prover(lab, 40, registry(techniques))
+        made.run_plain()
+        honest = made.prove(FUSED)
+        assert honest.tier == "rounding", honest.evidence
+        assert "other weights, between updates" in {limit.of for limit in honest.limits}
+        for lie in told:
+            found = made.prove(Plan({lie.name: {"size": min(lie.sizes)}}))
+            assert found.tier == "changed" and {*found.failed} & {*lie.meant}, found.evidence
 
 
 @pytest.mark.slow

@@ -237,3 +237,21 @@ def test_a_plan_with_a_technique_from_outside_can_be_run(
     assert "mine: no_effect, it does nothing" in known.stderr
     unknown = hotlap("run", "--plan", "plan.toml", script, **where)
     assert unknown.returncode == 2 and "'mine' is not known" in unknown.stderr
+
+
+def test_an_interruption_while_a_class_is_made_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_tokens: list[str]) -> int:
+        class Named:
+            def __set_name__(self, *_: object) -> None:
+                raise KeyboardInterrupt
+
+        class Holder:
+            named = Named()
+
+        return len(vars(Holder))
+
+    monkeypatch.setattr(cli, "_dispatch", interrupted)
+    assert cli.main(["tune"]) == 130
+    assert capsys.readouterr().err == "hotlap tune: interrupted.\n"

@@ -78,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"{name}: interrupted.")
         return 130
     except Exception as error:
+        # Python 3.11 wraps what is raised while a class is made, as in an import.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            _complain(f"{name}: interrupted.")
+            return 130
         whose = _origin_of_error()
         if isinstance(error, BrokenPipeError) and whose == _DEFECT:
             # Whoever read our output went away; without this Python complains when it exits.

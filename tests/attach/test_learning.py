@@ -214,6 +214,28 @@ def test_parameters_that_are_used_later_have_a_gradient() -> None:
         assert found.names[0] == "ModuleDict.never.weight"
 
 
+@pytest.mark.parametrize(
+    ("loss", "is_table"),
+    [
+        (lambda y, t: (y - t).square().mean(), True),
+        (lambda y, t: (t - y).abs().sum() / 8, True),
+        (nn.functional.mse_loss, True),
+        (nn.functional.smooth_l1_loss, True),
+        (lambda y, t: (y.flatten() - t[:, None]).square().mean(), True),
+        (lambda y, t: nn.functional.mse_loss(y, t[:, None]), False),
+        (lambda y, t: (y[:, 0] - t).square().mean(), False),
+        (lambda y, t: (y - t[:4]).square().mean(), False),
+        # All pairs, on purpose.
+        (lambda y, t: (y - y.flatten() - (t[:, None] - t)).square().mean(), False),
+        (lambda y, t: (y - y.mean()).square().mean() + (y.squeeze(1) * t).sum(), False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_of_a_table_is_known_by_its_shapes(loss: Any, is_table: bool) -> None:
+    predicted = nn.Linear(3, 1)(torch.randn(8, 3))
+    assert seen(loss(predicted, torch.randn(8))).table == 8 * is_table
+
+
 def test_numbers_that_are_replaced_in_a_loss_are_counted() -> None:
     numbers = torch.tensor([1.0, -1.0, 2.0], requires_grad=True)
     found = seen(torch.nan_to_num(numbers.log()).mean())

@@ -381,6 +381,11 @@ def test_a_likelihood_without_logarithms(given: str) -> None:
     assert found.where == MEAN.where and given in found.evidence and "nll_loss" in found.evidence
 
 
+def test_a_loss_of_a_table() -> None:
+    found = only(loop("", losses=(replace(MEAN, table=40),)), "broadcast_loss")
+    assert found.where == MEAN.where and "a table of 40 x 40 differences" in found.evidence
+
+
 def test_gradients_that_are_zeroed_before_the_step() -> None:
     empty: dict[str, Any] = {"empty_steps": 4, "looked_at_steps": 4}
     without = WithoutGradient(ADAM.where, tensors=8, of=8, steps=9, names=("fc.weight",))

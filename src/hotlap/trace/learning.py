@@ -17,6 +17,8 @@ class LossFacts:
     """`softmax` or `sigmoid`, if the loss applies it to what it was applied to before."""
     without_logarithm: str = ""
     """`softmax`, `sigmoid` or `layer`, if a likelihood takes what that gives for logarithms."""
+    table: int = 0
+    """Predictions, each of which is compared with as many targets; 0 without."""
     replaced: int = 0
     """Numbers in it that were NaN or infinite, and that `nan_to_num` has replaced."""
     replaced_of: int = 0

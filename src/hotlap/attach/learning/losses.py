@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.learning.broadcasts import find_table
 from hotlap.trace import frames
 from hotlap.trace.learning import LossFacts
 from hotlap.trace.saved_tensors import read_saved
@@ -58,6 +59,7 @@ class _Line:
     means: int = 0
     normalized_twice: str = ""
     without_logarithm: str = ""
+    table: int = 0
     replaced: int = 0
     replaced_of: int = 0
     not_scaled: int = 0
@@ -159,6 +161,7 @@ class Losses:
                 is_mean=line.looks > 0 and line.means == line.looks,
                 normalized_twice=line.normalized_twice,
                 without_logarithm=line.without_logarithm,
+                table=line.table,
                 replaced=line.replaced,
                 replaced_of=line.replaced_of,
                 not_scaled=line.not_scaled,
@@ -180,6 +183,7 @@ def _look_at(loss: Any, line: _Line, *, is_scaled: bool) -> None:
     line.means += _is_plain_mean(root)
     line.normalized_twice = line.normalized_twice or _find_normalized_twice(root)
     line.without_logarithm = line.without_logarithm or _find_without_logarithm(root)
+    line.table = line.table or find_table(root)
     replaced, of = _count_replaced(root)
     line.replaced += replaced
     line.replaced_of += of

@@ -292,6 +292,13 @@ def test_a_schedule_that_is_stepped_for_each_batch() -> None:
     ):
         assert mistakes(with_schedule(good)) == []
     assert mistakes(with_schedule(cosine, planned=None)) == []
+    # Nobody knows its epochs, but the rate has been gone for long.
+    gone = ScheduleFacts("StepLR", "train.py:41", 400, 30, 0.1, 1e-14, vanished=90)
+    found = only(with_schedule(gone, planned=None), "schedule_per_batch")
+    assert "in 90 calls" in found.evidence and "called 400 times" in found.evidence
+    for good in (replace(gone, calls=170), replace(gone, last_rate=0.05)):
+        assert mistakes(with_schedule(good, planned=None)) == []
+    assert mistakes(with_schedule(replace(gone, vanished=None), planned=None)) == []
 
 
 def test_a_schedule_whose_period_is_in_steps_may_be_stepped_for_each_batch() -> None:

@@ -2,7 +2,9 @@
 
 What it sees   a schedule that is stepped as often as the optimizer, with a period (`T_max`,
                `step_size`, milestones) no larger than the number of epochs and shorter than one
-               epoch; or one that takes the rate below a thousandth within one epoch.
+               epoch; or one that takes the rate below a thousandth within one epoch. Where epochs
+               are not known, one that took it there in the first half of what was watched, and left
+               it there.
 Why it matters the rate falls, or turns, within the first epoch where it is meant to do so over all
                of them.
 What to do     step it once an epoch, or give its period in steps.
@@ -17,6 +19,8 @@ from hotlap.trace.schema import Trace
 _LEAST = 10
 """Steps of an epoch from which on a batch and an epoch can be told apart."""
 _VANISHED = 1e-3
+_LONG = 50
+"""Calls with next to no learning rate that are no end of a run."""
 _WORTH = 0.01
 """Share of the first rate that is left at the end of a run, where it decays as it is meant to."""
 
@@ -25,7 +29,9 @@ def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the step of a schedule that comes too often."""
     facts, steps = trace.facts, len(trace.steps)
     per_epoch, planned = facts.steps_per_epoch, facts.planned_steps
-    if per_epoch is None or planned is None or per_epoch < _LEAST or planned < 2 * per_epoch:
+    if per_epoch is None or planned is None:
+        return [_nominate_vanished(each) for each in trace.learning.schedules if _is_over(each)]
+    if per_epoch < _LEAST or planned < 2 * per_epoch:
         return []
     epochs = planned / per_epoch
     found = []
@@ -54,6 +60,23 @@ def nominate(trace: Trace) -> list[Nomination]:
             )
         )
     return found
+
+
+def _is_over(schedule: ScheduleFacts) -> bool:
+    """Return whether the rate had vanished long before the watched steps ended."""
+    has_stayed = schedule.last_rate < _VANISHED * schedule.first_rate
+    when = schedule.vanished
+    return when is not None and has_stayed and schedule.calls >= max(2 * when, when + _LONG)
+
+
+def _nominate_vanished(schedule: ScheduleFacts) -> Nomination:
+    return mistake(
+        schedule.where,
+        f"{schedule.name} took the learning rate from {schedule.first_rate:.3g} to less than a "
+        f"thousandth of it in {schedule.vanished} calls, and was called {schedule.calls} times so "
+        f"far: it is {schedule.last_rate:.3g} now",
+        "step the schedule once an epoch, or give its period in steps",
+    )
 
 
 def _is_in_epochs(schedule: ScheduleFacts, epochs: float, per_epoch: int) -> bool:

@@ -153,6 +153,21 @@ def test_layers_in_a_plain_list_are_missed_by_the_optimizer() -> None:
     assert outside_of(optimizer, [model], [optimizer]).left == 4
 
 
+def test_what_a_script_updates_by_itself_is_not_missed() -> None:
+    table, lost, head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+    model = nn.Sequential(table, lost, head)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    first = outside_of(optimizer, [model], [optimizer])
+    assert first.left == 4
+    with torch.no_grad():
+        table.bias -= 0.1
+    table.weight.data.add_(1.0)
+    found = first.look_again()
+    assert (found.left, found.left_in) == (2, "Sequential")
+
+
 def test_the_order_of_a_pass_follows_from_seed_and_epoch_of_its_sampler() -> None:
     data = TensorDataset(torch.arange(8.0))
     sampler = DistributedSampler(data, num_replicas=2, rank=0, seed=3)

@@ -11,7 +11,7 @@ import torch
 
 from hotlap.attach.data_parallel import Wrappers
 from hotlap.attach.on_ranks import time_sums
-from hotlap.attach.outside_parameters import outside_of
+from hotlap.attach.outside_parameters import Outside, outside_of
 from hotlap.attach.roles.quiet_steps import QuietSteps
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.roles.uncounted_steps import CAPTURED, HandUpdates, words_for
@@ -41,6 +41,8 @@ from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Stepper, Steppers
 from hotlap.usercode import imported_files, keep_script
 
+_LATER = 3
+"""Steps after which parameters that are in no optimizer are looked at again."""
 _LOOPS_AT_STEP = 3
 _finds_anomalies = torch.is_anomaly_enabled
 _Tensor = torch.Tensor
@@ -87,6 +89,8 @@ class Watch(Part):
         self._may_capture = self.wants_events and process_settings.has_cuda()
         self.loaders = Loaders()
         self._backwards = self._optimizers = 0
+        self._outside: dict[int, Outside] = {}
+        """By the numbers of optimizers, what is to be looked at again."""
         self._by_hand = HandUpdates() if self.wants_events else None
         """None once an optimizer has stepped."""
         self._last: tuple[Callable[[], Any], Stepper | None] = (lambda: None), None
@@ -260,7 +264,12 @@ class Watch(Part):
         if stepper.steps == 0:
             self._settings.note_gradients(optimizer)
             found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
-            stepper.facts = replace(stepper.facts, **vars(found))
+            stepper.facts = found.added_to(stepper.facts)
+            if found.left:
+                self._outside[stepper.number] = found
+        elif stepper.steps == _LATER and stepper.number in self._outside:
+            found = self._outside.pop(stepper.number).look_again()
+            stepper.facts = found.added_to(stepper.facts)
         is_alone = len(self.steppers.all) == 1
         stepper.steps = recorder.steps + 1 if is_alone else stepper.steps + 1
         if is_alone:

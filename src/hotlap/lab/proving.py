@@ -72,7 +72,7 @@ class Prover:
         self._plain_seeds: list[list[float]] = []
         self._at_own_places = False
         """True if a script's steps are repeated at their own places in it only."""
-        self._controls: dict[bool, SampledSteps] = {}
+        self._controls: dict[tuple[bool, tuple[int, ...]], SampledSteps] = {}
         self._late = SampledSteps(problem="not repeated")
         """The late steps of the newest plan, repeated."""
 
@@ -170,20 +170,28 @@ class Prover:
         sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
         verdict = self._judge(record, claimed, sampled)
         if verdict.failed and {*verdict.failed} <= _REPEATED:
-            verdict = self._judge(record, claimed, sampled, control=self._plain_repeated())
+            steps = () if is_statistical else sorted({row["step"] for row in sampled.rows})
+            control = self._plain_repeated(tuple(steps))
+            verdict = self._judge(record, claimed, sampled, control=control)
         return verdict, sampled, record
 
     def _repeat(
-        self, plan: Plan, *, statistical: bool = False, claimed: Numerics | None = None
+        self,
+        plan: Plan,
+        *,
+        statistical: bool = False,
+        claimed: Numerics | None = None,
+        steps: tuple[int, ...] = (),
     ) -> tuple[SampledSteps, dict[str, Any]]:
         """Run the plan, keep some steps whole and repeat them without it.
 
-        A script's steps are not repeated where nothing rests on them, if `claimed` is given.
+        A script's steps are not repeated where nothing rests on them, if `claimed` is given. Which
+        steps are kept is drawn, unless `steps` says so.
         """
         seed = _draw_seed() if self.seed is None else self.seed
         count = NARROW_SAMPLES if statistical else SAMPLES
         is_length_known = self._runs.is_plain_over
-        steps = self._draw(count, seed)
+        steps = steps or self._draw(count, seed)
         drawn = f"in pairs, sampled with seed {seed}"
         if self.lab.subject.step_owner == "engine":
             repeated = RecipeRepetition(
@@ -238,11 +246,18 @@ class Prover:
         rows = [{k: v for k, v in row.items() if k != "narrow_error"} for row in sampled.rows]
         return replace(sampled, rows=rows)
 
-    def _plain_repeated(self) -> SampledSteps:
-        """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
-        if self._at_own_places not in self._controls:
-            self._controls[self._at_own_places] = self._repeat(self.base)[0]
-        return self._controls[self._at_own_places]
+    def _plain_repeated(self, steps: tuple[int, ...]) -> SampledSteps:
+        """Return steps of a plain run, repeated: is what they are compared with to be believed?
+
+        Args:
+            steps: those of the plan; drawn if there are none. Of a script whose windows of
+                micro-batches are not all alike, some steps can be repeated with batches that are
+                given to it, and others cannot.
+        """
+        key = self._at_own_places, steps
+        if key not in self._controls:
+            self._controls[key] = self._repeat(self.base, steps=steps)[0]
+        return self._controls[key]
 
     def _judge(
         self,

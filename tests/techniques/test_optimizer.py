@@ -7,8 +7,8 @@ import torch
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.plan import Plan
+from hotlap.task.facts import FOREACH, FUSED
 from hotlap.techniques import OptimizerTarget, Refusal, get
-from hotlap.techniques.optimizer import _FOREACH, _FUSED
 
 TECHNIQUE = get("optimizer")
 
@@ -45,7 +45,7 @@ def train(kind: str, implementation: str | None, **settings: Any) -> tuple[Any, 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(kind, settings) for kind in _FOREACH for settings in SETTINGS[kind]],
+    [(kind, settings) for kind in FOREACH for settings in SETTINGS[kind]],
 )
 def test_foreach_is_bit_equal(kind: str, settings: dict[str, Any]) -> None:
     plain, _ = train(kind, None, **settings)
@@ -72,7 +72,7 @@ def test_the_comparison_can_fail_nadam_differs_and_is_refused() -> None:
     assert not torch.equal(models[0].weight, models[1].weight)
 
 
-@pytest.mark.parametrize("kind", _FUSED)
+@pytest.mark.parametrize("kind", FUSED)
 def test_fused_agrees_up_to_rounding(kind: str) -> None:
     plain, _ = train(kind, None)
     other, _ = train(kind, "fused")

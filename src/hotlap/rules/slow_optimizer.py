@@ -13,6 +13,7 @@ Evidence       the share of the step, the number of tensors; convicted by runnin
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
+from hotlap.task.facts import FOREACH, FUSED
 from hotlap.trace.schema import Trace
 
 WORTH_A_TRIAL = 0.03
@@ -20,11 +21,7 @@ FREE_STEP = Plan({"free_step": {}})
 """Lets the optimizer do nothing: what a perfect one would give."""
 _FUSED = Plan({"optimizer": {"implementation": "fused"}})
 _FOREACH = Plan({"optimizer": {"implementation": "foreach"}})
-_IMPLEMENTED = {
-    _FUSED: ("Adam", "AdamW", "SGD", "Adagrad"),
-    _FOREACH: ("Adam", "AdamW", "SGD", "Adagrad", "Adadelta", "Adamax", "RMSprop", "Rprop"),
-}
-"""Optimizers of torch's that the remedies know."""
+_IMPLEMENTED = {_FUSED: FUSED, _FOREACH: FOREACH}
 _WORTH_SAYING = 0.3
 """No optimizer is free; below this share of the step one without a remedy is none to speak of, as
 of any other single call of a library."""

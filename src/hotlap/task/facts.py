@@ -36,6 +36,13 @@ class LoaderFacts:
     each such pass of a loader whose order is drawn."""
 
 
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Optimizers of torch's with an implementation in one kernel, also on a CPU."""
+# Not NAdam, RAdam and ASGD: their foreach implementations round otherwise (seen on torch 2.13).
+FOREACH = (*FUSED, "Adadelta", "Adamax", "RMSprop", "Rprop")
+"""Those whose implementation for all tensors at once gives the default one's bits on a CPU."""
+
+
 @dataclass(frozen=True)
 class OptimizerFacts:
     """One optimizer that took steps."""

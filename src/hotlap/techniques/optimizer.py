@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts
+from hotlap.task.facts import FOREACH, FUSED
 from hotlap.techniques.record import Live, Numerics, OptimizerTarget, Proof, Refusal, Technique
 
-_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-# Not NAdam, RAdam and ASGD: their foreach implementations round otherwise (seen on torch 2.13).
-_FOREACH = (*_FUSED, "Adadelta", "Adamax", "RMSprop", "Rprop")
 _ELSEWHERE = (
     "the optimizer is {}, and implementation='{}' of the technique `optimizer` supports only {} of "
     "torch.optim. Use one of these, or a plan without `optimizer`."
@@ -60,7 +58,7 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
 
 
 def _supported_kinds(options: Options) -> tuple[str, ...]:
-    return _FOREACH if options.implementation == "foreach" else _FUSED
+    return FOREACH if options.implementation == "foreach" else FUSED
 
 
 def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-_NODES = 60
-"""Nodes of a graph that are looked at, from the loss on."""
-_LOSSES = frozenset({"HuberLossBackward0", "L1LossBackward0", "MseLossBackward0"}) | {
-    "SmoothL1LossBackward0"
-}
+from hotlap.attach.learning.graphs import nodes_of
+
+_LOSSES = tuple(f"{name}LossBackward0" for name in ("Huber", "L1", "Mse", "SmoothL1"))
 """Losses of torch's that give both of their arguments the same shape."""
 _LAYERS = ("Addmm", "Bmm", "Convolution", "Embedding", "Mm", "NativeBatchNorm", "NativeLayerNorm")
 """What begins the model, seen from its loss."""
@@ -23,15 +21,9 @@ def find_table(root: Any) -> int:
     Returns:
         0 where nothing of the kind is seen.
     """
-    waiting, looked = [root], 0
-    while waiting and looked < _NODES:
-        node, looked = waiting.pop(0), looked + 1
-        kind = type(node).__name__
-        if kind.startswith(_LAYERS):
-            continue
-        inner = node.next_functions
+    for node in nodes_of(root, until=_LAYERS):
+        kind, inner = type(node).__name__, node.next_functions
         known = [each for each in inner if each[0] is not None]
-        waiting += [each for each, _ in known]
         if len(known) != 1:
             continue
         before, output = known[0]

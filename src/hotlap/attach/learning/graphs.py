@@ -1,11 +1,15 @@
-"""Whether outputs have a graph, inputs ask for a gradient, and a model's device has autocast."""
+"""The graphs of outputs and losses, and whether a model's device has autocast."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from hotlap.nested import leaves, tensors
 from hotlap.trace.facts import device_of
+
+_NODES = 60
+"""Nodes of a graph that are looked at, from the loss on."""
 
 
 def has_graph(output: Any) -> bool:
@@ -15,6 +19,25 @@ def has_graph(output: Any) -> bool:
     if isinstance(output, dict):
         return any(map(has_graph, output.values()))
     return isinstance(output, list | tuple) and any(map(has_graph, output))
+
+
+def nodes_of(root: Any, until: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Give the nodes of a graph that are nearest to its root.
+
+    Args:
+        root: the first one.
+        until: how the names of those begin that nothing behind is given of, nor they themselves.
+    """
+    queue, seen = [root], {root}
+    while queue and len(seen) <= _NODES:
+        node = queue.pop(0)
+        if until and type(node).__name__.startswith(until):
+            continue
+        yield node
+        for each, _ in node.next_functions:
+            if each is not None and each not in seen:
+                seen.add(each)
+                queue.append(each)
 
 
 def asks_for_gradient(inputs: Any) -> bool:

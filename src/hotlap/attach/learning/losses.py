@@ -1,13 +1,14 @@
 """Losses by the line that sends them backward: their autograd graphs, means, evaluation mode."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hotlap.attach.learning.broadcasts import find_table
+from hotlap.attach.learning.graphs import nodes_of
 from hotlap.trace import frames
 from hotlap.trace.learning import LossFacts
 from hotlap.trace.saved_tensors import read_saved
@@ -15,8 +16,6 @@ from hotlap.usercode import is_users
 
 _LOOKS = 4
 """Losses of one line whose graph is looked at: the line makes the same again and again."""
-_NODES = 60
-"""Nodes of a graph that are looked at, from the loss on."""
 _MEAN = 1
 """`reduction="mean"` in the graph of torch's losses."""
 _SAME = frozenset(
@@ -203,7 +202,7 @@ def _is_plain_mean(node: Any) -> bool:
 
 
 def _find_normalized_twice(root: Any) -> str:
-    for node in _walk(root):
+    for node in nodes_of(root):
         before, word = _TWICE.get(type(node).__name__, ("", ""))
         if before and type(_source(node)).__name__ == before:
             return word
@@ -211,7 +210,7 @@ def _find_normalized_twice(root: Any) -> str:
 
 
 def _find_without_logarithm(root: Any) -> str:
-    for node in _walk(root):
+    for node in nodes_of(root):
         if type(node).__name__ in _LIKELIHOODS:
             return _NO_LOGARITHMS.get(type(_source(node)).__name__, "")
     return ""
@@ -219,7 +218,7 @@ def _find_without_logarithm(root: Any) -> str:
 
 def _count_replaced(root: Any) -> tuple[int, int]:
     """Return how many numbers `nan_to_num` replaces in a loss on the CPU, and of how many."""
-    for node in _walk(root):
+    for node in nodes_of(root):
         # Other nodes are asked for nothing: what they have saved, a hook may have to compute.
         if type(node).__name__ == "NanToNumBackward0":
             for before in read_saved(node, "_saved_self"):
@@ -235,18 +234,6 @@ def _source(node: Any) -> Any:
     while inner is not None and type(inner).__name__ in _SAME and inner.next_functions:
         inner = inner.next_functions[0][0]
     return inner
-
-
-def _walk(root: Any) -> Iterator[Any]:
-    """Give the nodes of a graph that are nearest to its root."""
-    queue, seen = [root], {root}
-    while queue and len(seen) <= _NODES:
-        node = queue.pop(0)
-        yield node
-        for each, _ in node.next_functions:
-            if each is not None and each not in seen:
-                seen.add(each)
-                queue.append(each)
 
 
 class Modes:

@@ -93,8 +93,8 @@ class WatchLearning(Part):
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
         self._has_scaled = False
-        self._newest: Any = None
-        """The root of the newest training forward."""
+        self._kept_in_evaluation: Any = None
+        """The root of the newest training forward, if it was in evaluation mode."""
         self._forwards = 0
         self._looked_at = 0
         """Steps before the newest backward, while gradients are looked at."""
@@ -201,7 +201,7 @@ class WatchLearning(Part):
         if self._evaluations.is_undecided:
             self._safely.call(_EVALUATIONS, self._evaluations.decide)
         self._forwards += 1
-        self._newest = root
+        self._kept_in_evaluation = None if root.training else root
         # What every step pays for is done here, where it is simple.
         if _BATCH_SIZES not in self._safely.failed:
             try:
@@ -257,8 +257,9 @@ class WatchLearning(Part):
             undecided = self._evaluations.take_undecided()
             self._forwards += 1
             is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
-        elif self._newest is not None and not self._newest.training:
-            is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, self._newest)
+        elif self._kept_in_evaluation is not None:
+            root = self._kept_in_evaluation
+            is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, root)
         code, instruction = place = self._events.newest
         settled = self._losses.settled.get((id(code), instruction))
         if settled is not None and not self._is_narrow and not is_evaluating:

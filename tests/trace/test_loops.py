@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.trace.source.loops import loop_at
+from hotlap.trace.source.loops import loop_at, walk_of_objects_at
 from hotlap.trace.spots import outermost_statement
 
 TEXT = """\
@@ -135,3 +135,34 @@ def test_what_a_loop_goes_over_is_not_in_it(file: str) -> None:
     text = TEXT.splitlines()[line - 1]
     assert loop_at(file, line, column=text.index("self.one")) is not None
     assert loop_at(file, line, column=text.index("self.cut")) is None
+
+
+WALKS = """\
+def count():
+    kinds = set()
+    for each in gc.get_objects():
+        if torch.is_tensor(each):
+            kinds.add(each.dtype)
+    return kinds, 1
+
+def size():
+    objects = gc.get_objects()
+    largest = max(objects, key=len)
+    return sum(
+        each.nbytes for each in
+        gc.get_objects() if torch.is_tensor(each)
+    )
+
+def other():
+    return 1
+"""
+
+
+def test_lines_of_a_walk_over_all_objects_belong_to_the_line_that_asks_for_them(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "walks.py"
+    file.write_text(WALKS)
+    found = {line: walk_of_objects_at(str(file), line) for line in range(1, 18)}
+    walks = {3: 3, 4: 3, 5: 3, 6: 3, 9: 9, 11: 13, 12: 13, 13: 13, 14: 13}
+    assert found == {line: walks.get(line) for line in range(1, 18)}

@@ -99,6 +99,35 @@ def test_what_is_no_statement_beside_the_step_is_left_out() -> None:
     assert sampler.spots((), ()) == ()
 
 
+def live_tuples(until: float) -> int:
+    count = 0
+    while time.perf_counter() < until:
+        for each in gc.get_objects():
+            if type(each) is tuple:
+                count += 1
+    return count
+
+
+def ask_and_sleep() -> None:
+    len(gc.get_objects())
+    for _ in range(40):
+        time.sleep(0.01)
+
+
+def test_the_time_of_a_walk_over_all_objects_is_given_to_the_line_that_asks_for_them() -> None:
+    loop = Loop()
+    sampler = SpotSampler(loop.clock)
+    for _ in range(3):
+        loop.step()
+        live_tuples(time.perf_counter() + 0.1)
+        ask_and_sleep()
+    sampler.stop()
+    spots = {spot.text for spot in sampler.spots(loop.stepping, ())}
+    assert spots >= {"for each in gc.get_objects():", "time.sleep(0.01)"}
+    # Asking costs little there beside what the function does.
+    assert "len(gc.get_objects())" not in spots
+
+
 def test_what_a_function_held_is_freed_when_it_returns() -> None:
     class Held:
         pass

@@ -1,6 +1,6 @@
 """The garbage collector is called for between steps, or asked for all objects that live.
 
-What it sees   time sampled at gc.collect() or gc.get_objects(), between updates.
+What it sees   time sampled at gc.collect() or in a loop over gc.get_objects(), between updates.
 Why it costs   each call visits every object of the process: some ten to hundred milliseconds where
                many libraries are imported. It frees no tensor that is still referred to.
 What to do     remove the call: what is no longer referred to is freed at once, without the
@@ -20,7 +20,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         trace,
         is_collecting,
         "all objects of the process are visited",
-        "remove `{spot.text}`, or call it once an epoch",
+        "remove `{spot.text}`, or do it less often",
     )
 
 

@@ -16,7 +16,7 @@ from hotlap.trace import frames
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
 from hotlap.trace.lines import TEXT
 from hotlap.trace.schema import PHASES, HotLine, Spot
-from hotlap.trace.source.loops import InnerLoop, loop_at
+from hotlap.trace.source.loops import InnerLoop, loop_at, walk_of_objects_at
 from hotlap.trace.source.statements import covers, tree_of
 from hotlap.usercode import is_hotlaps
 
@@ -155,6 +155,8 @@ class _Tally:
     lines: collections.Counter[tuple[str, int]] = field(default_factory=collections.Counter)
     libraries: collections.Counter[str] = field(default_factory=collections.Counter)
     loops: collections.Counter[_Loop | None] = field(default_factory=collections.Counter)
+    walks: collections.Counter[tuple[str, int] | None] = field(default_factory=collections.Counter)
+    """Lines that ask for all objects that live, of the walks over these."""
 
     def add(self, chain: Chain, library: str, loop: _Loop | None, spent: int) -> None:
         file, _, line, _ = chain[0]
@@ -162,9 +164,11 @@ class _Tally:
         self.lines[file, line] += spent
         self.libraries[library] += spent
         self.loops[loop] += spent
+        asking = walk_of_objects_at(file, line)
+        self.walks[None if asking is None else (file, asking)] += spent
 
     def spot(self, phase: str, statement: tuple[str, int], total: int, evaluates: bool) -> Spot:
-        line = self._main(self.lines) or statement
+        line = self._main(self.walks) or self._main(self.lines) or statement
         loop = self._main(self.loops)
         return Spot(
             phase=phase,

@@ -54,15 +54,40 @@ def loop_at(
     return min((each for each in found if each.line >= function), key=_line_of, default=None)
 
 
+@lru_cache(maxsize=1024)
+def walk_of_objects_at(file: str, line: int) -> int | None:
+    """Return the line that calls gc.get_objects() for the walk that a line belongs to, if any.
+
+    A return that calls nothing belongs to it too: what takes time there is to free the list.
+    """
+    tree = tree_of(file)
+    inside = [] if tree is None else [node for node in _functions(tree) if covers(node, line)]
+    function = max(inside, key=lambda node: node.lineno, default=tree)
+    nodes = [] if function is None else list(ast.walk(function))
+    calls = [n for n in nodes if isinstance(n, ast.Call) and called_name(n) == "get_objects"]
+    for node in (node for node in nodes if covers(node, line)):
+        if isinstance(node, ast.Return) and not any(_called(each) for each in ast.walk(node)):
+            return min((call.lineno for call in calls), default=None)
+        over = _goes_over(node)
+        walked = [call for call in calls if over is not None and call in ast.walk(over)]
+        if walked or node in calls:
+            return walked[0].lineno if walked else line
+    return None
+
+
 def _is_header(node: ast.AST, line: int, column: int) -> bool:
     """True if what runs is the expression that a loop goes over."""
-    over = node.generators[0].iter if isinstance(node, _COMPREHENSIONS) else None
-    if isinstance(node, ast.For):
-        over = node.iter
+    over = _goes_over(node)
     if over is None or column < 0:
         return False
     end = (over.end_lineno or over.lineno, over.end_col_offset or 0)
     return (over.lineno, over.col_offset) <= (line, column) < end
+
+
+def _goes_over(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.For):
+        return node.iter
+    return node.generators[0].iter if isinstance(node, _COMPREHENSIONS) else None
 
 
 def _line_of(loop: InnerLoop) -> int:

@@ -200,6 +200,18 @@ def test_workers_that_no_other_way_of_sending_helps_stay_suspected() -> None:
     assert found.suspects == () and len(found.ruled_out) == 1
 
 
+def test_what_turns_of_whole_epochs_save_is_a_share_of_the_mean_step() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    # The last one waits for workers that start.
+    trace = replace(trace, steps=[*trace.steps[:-1], (102.0, 1.0, 1.0, 0.2, 0.8)])
+    raced = trials(10.0, resident=5.0)
+    (finding,) = conclude(known(trace), nominate(trace), (), raced).findings
+    assert finding.cost_ms == pytest.approx(7.5)
+    epochs = {name: replace(tried, step="mean") for name, tried in raced.tried.items()}
+    (finding,) = conclude(known(trace), nominate(trace), (), replace(raced, tried=epochs)).findings
+    assert finding.cost_ms == pytest.approx(trace.step_ms()["mean"] / 2) and finding.cost_ms > 9
+
+
 def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:
     short = RaceTime(trace_of(12.0, 0.2, 0.8), 10_000)
     assert short.arms_that_fit(5, 3.0) == 0
@@ -209,6 +221,8 @@ def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:
     assert slow.seconds(3) < 90
     assert slow.arms_that_fit(3, 40.0) >= 1
     assert replace(short, turn_s=0.15).least_s < short.least_s - 1
+    # 60 whole epochs of a second.
+    assert replace(short, epoch=64).seconds(4) > 60 > short.seconds(4)
 
 
 def test_a_cause_that_a_remedy_convicts_needs_no_other_remedy() -> None:

@@ -180,7 +180,7 @@ def test_the_command_writes_a_trace_for_viewers_and_reads_it_again(
     hotlap: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("COMPILED", "Network()"))
-    options = ["--json", "--budget", "10s", "--trace", "traces"]
+    options = ["--json", "--budget", "40s", "--trace", "traces"]
     done = hotlap("diagnose", "train.py", *options)
     assert done.returncode == 0, done.stderr
     profile = json.loads(done.stdout)["profile"]
@@ -205,7 +205,7 @@ def test_without_a_folder_nothing_is_written_and_the_page_says_what_it_cost(
     hotlap: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("COMPILED", "Network()"))
-    done = hotlap("diagnose", "train.py", "--budget", "10s", "--profile", "memory")
+    done = hotlap("diagnose", "train.py", "--budget", "40s", "--profile", "memory")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     assert "Recorded with torch.profiler (memory), 6 steps:" in done.stdout
@@ -218,7 +218,7 @@ def test_a_run_that_is_too_short_is_diagnosed_and_the_report_says_why_it_has_no_
     hotlap: Run, root: Path, tmp_path: Path
 ) -> None:
     script = str(root / "tests" / "tiny.py")
-    options = ["--json", "--budget", "15s", "--trace", "traces"]
+    options = ["--json", "--budget", "40s", "--trace", "traces"]
     done = hotlap("diagnose", *options, script, "--samples", "64", "--epochs", "1")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)

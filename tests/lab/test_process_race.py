@@ -225,6 +225,17 @@ def test_a_race_goes_on_until_it_is_settled_or_its_time_or_rounds_are_over(
     assert (short.rounds, short.steps_per_turn) == (10, 10)
 
 
+def test_turns_of_whole_epochs_are_compared_by_their_means(taken: list[str]) -> None:
+    def figures(**options: Any) -> tuple[bool, set[float]]:
+        found = faked(turn_s=0.01, step_ms=1.0, rounds=2, **options)
+        return found.takes_epochs, {ms for name in NAMES for ms in found.arms[name].turns_ms}
+
+    assert figures(epoch=32) == (True, {1.1})
+    assert figures() == (False, {1.0})
+    # No epoch fits behind the warm-up of so short a run.
+    assert figures(epoch=32, planned_steps=40) == (False, {1.0})
+
+
 def test_the_end_of_the_script_ends_the_race_and_throws_nobody_out(taken: list[str]) -> None:
     ENDS_AFTER.update(dict.fromkeys(NAMES, 8))
     found = faked()

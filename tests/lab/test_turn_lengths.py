@@ -1,5 +1,8 @@
 """Turns count seconds: what is short, slow, or both."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from hotlap.errors import TrialError
@@ -7,11 +10,17 @@ from hotlap.lab.turn_lengths import (
     LEAST_STEPS,
     WARM_UP,
     check_length,
+    is_whole,
+    short_epoch,
     skipped_steps,
     turn_length,
     usable_steps,
     warm_up_lengths,
 )
+from hotlap.task.facts import LoaderFacts, TaskFacts
+from hotlap.trace.schema import Anchor, Trace
+
+LOADER = LoaderFacts("d", 320, 10, 2, True, True, True, "a.py:3", "a.py:9", 32)
 
 
 def test_a_long_run_of_short_steps_gets_turns_of_the_seconds_that_were_asked_for() -> None:
@@ -56,6 +65,36 @@ def test_a_short_run_is_started_again_rather_than_timed_for_a_moment() -> None:
     turn = turn_length(0.4, 10, 60, 5.0, warm_up)
     assert turn * 5.0 >= 100
     assert 10 * turn > usable_steps(60)
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 4, 32, 100])
+def test_what_counts_of_a_turn_can_be_whole_epochs(epoch: int) -> None:
+    for step_ms in (0.5, 5.0, 300.0):
+        turn = turn_length(0.4, 10, None, step_ms, WARM_UP, epoch)
+        assert turn >= turn_length(0.4, 10, None, step_ms, WARM_UP)
+        assert (turn - skipped_steps(turn)) % epoch == 0 and is_whole(turn, epoch)
+    # Where the script is too short for that, turns are as short as they have to be.
+    turn = turn_length(0.4, 10, 60, 5.0, WARM_UP, 47)
+    assert sum(WARM_UP) + turn <= usable_steps(60)
+    assert not is_whole(turn, 47) and not is_whole(turn, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, 32),
+        ({"steps_per_epoch": None}, None),
+        ({"steps_per_epoch": 100}, None),
+        ({"loaders": (replace(LOADER, num_workers=0),)}, None),
+        ({"loaders": (replace(LOADER, training=False),)}, None),
+    ],
+)
+def test_turns_take_whole_epochs_where_workers_start_in_short_ones(
+    facts: dict[str, Any], expected: int | None
+) -> None:
+    known = TaskFacts(**{"loaders": (LOADER,), "steps_per_epoch": 32, **facts})
+    trace = Trace([(12.0, 1.0, 1.0, 1.0, 1.0)] * 20, (0,), known, Anchor("step", "high", {}), 1.0)
+    assert short_epoch(trace) == expected
 
 
 def test_a_run_of_three_steps_cannot_be_compared() -> None:

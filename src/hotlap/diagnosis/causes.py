@@ -26,7 +26,7 @@ from hotlap.lab.observing import Observation, watch, watch_lines
 from hotlap.lab.process_race import race
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
-from hotlap.lab.turn_lengths import LEAST_STEPS, late_age
+from hotlap.lab.turn_lengths import LEAST_STEPS, late_age, short_epoch
 from hotlap.plan import Plan
 from hotlap.rules import Nomination, nominate
 from hotlap.rules import registry as registry_of_rules
@@ -269,13 +269,15 @@ def _needs(
     """Return what races take, and the plans without those that act late if that takes too long."""
     known = registry(subject.lab.techniques)
     late = {n for n, plan in plans.items() if any(known[t].acts_late for t in plan.techniques)}
-    needs = RaceTime(trace, planned, late_age(len(trace.steps)) if late else 0)
+    epoch = short_epoch(trace)
+    needs = RaceTime(trace, planned, late_age(len(trace.steps)) if late else 0, epoch=epoch)
     usual = {name: plan for name, plan in plans.items() if name not in late}
     if not usual or needs.arms_that_fit(len(plans), subject.clock.left) == len(plans):
         return needs, plans
-    needs = RaceTime(trace, planned)
-    if not needs.arms_that_fit(len(usual), subject.clock.left):
-        needs = replace(needs, turn_s=SHORT_TURN_S)
+    needs = RaceTime(trace, planned, epoch=epoch)
+    shorter = [RaceTime(trace, planned), RaceTime(trace, planned, turn_s=SHORT_TURN_S)]
+    while shorter and not needs.arms_that_fit(len(usual), subject.clock.left):
+        needs = shorter.pop(0)
     return needs, usual
 
 
@@ -291,8 +293,9 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         turn_s=needs.turn_s,
         deadline=subject.clock.deadline,
         planned_steps=needs.planned_steps,
-        step_ms=trace.step_ms()["median"],
+        step_ms=needs.step_ms,
         age=needs.age,
+        epoch=needs.epoch,
         at_once=trace.facts.processes_at_once,
         one_by_one=trace.evaluates_first,
         progress=subject.progress,

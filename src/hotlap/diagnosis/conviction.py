@@ -31,6 +31,9 @@ class Tried:
     """True if it may be faster, by less than could be told here."""
     floor: float = 0.0
     """How far identical runs differed where it was measured."""
+    step: str = "median"
+    """What it was compared by: the `median` of steps, or their `mean` where turns were whole
+    epochs."""
     known: Mapping[str, Technique] | None = None
 
     @property
@@ -104,6 +107,7 @@ def _tried_fresh(race: Race, arm: Arm, known: Mapping[str, Technique] | None) ->
         is_gain=race.gains(arm.name, race.floor),
         is_open=ratio.low > 1 and ratio.median > 1 + WORTH_CALLING,
         floor=race.floor,
+        step="mean" if race.takes_epochs else "median",
         known=known,
     )
 
@@ -127,8 +131,7 @@ def conclude(
         switches: plans of one technique each that blame no line.
         trials: what was tried, as far as the budget allowed.
     """
-    # Of a step without evaluation, as the turns whose ratio it is multiplied by.
-    step_ms = known.trace.step_ms()["median"]
+    step_ms = known.trace.step_ms()
     findings, ruled_out, suspects = [], [], []
     for nomination in nominations:
         remedies = trials.of_all(nomination.remedies)
@@ -234,15 +237,16 @@ def _in_words(tried: Sequence[Tried]) -> str:
     return "; ".join(one.words for one in tried)
 
 
-def _saved_ms(step_ms: float, ratio: float) -> float:
-    return step_ms * (1 - 1 / ratio)
+def _saved_ms(step_ms: Mapping[str, float], tried: Tried, ratio: float) -> float:
+    # The median is a step without evaluation, as most of a turn's are whose ratio it is.
+    return step_ms[tried.step] * (1 - 1 / ratio)
 
 
 def _convict(
     nomination: Nomination,
     remedies: Sequence[Tried],
     bound: Tried | None,
-    step_ms: float,
+    step_ms: Mapping[str, float],
     is_recipe: bool,
 ) -> Finding | None:
     gains = [tried for tried in remedies if tried.is_gain and tried.ratio is not None]
@@ -259,14 +263,14 @@ def _by_remedy(
     best: Tried,
     remedies: Sequence[Tried],
     bound: Tried | None,
-    step_ms: float,
+    step_ms: Mapping[str, float],
     is_recipe: bool,
 ) -> Finding:
     assert best.ratio is not None
-    cost = _saved_ms(step_ms, best.ratio.median)
+    cost = _saved_ms(step_ms, best, best.ratio.median)
     at_most, bound_words = nomination.at_most_ms, ""
     if bound is not None and bound.ratio is not None:
-        at_most, bound_words = _saved_ms(step_ms, bound.ratio.median), nomination.bound_words
+        at_most, bound_words = _saved_ms(step_ms, bound, bound.ratio.median), nomination.bound_words
     (name,) = best.plan.techniques
     numerics = best.numerics
     remedy = best.words
@@ -280,8 +284,8 @@ def _by_remedy(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved_ms(step_ms, best.ratio.low),
-        high=_saved_ms(step_ms, best.ratio.high),
+        low=_saved_ms(step_ms, best, best.ratio.low),
+        high=_saved_ms(step_ms, best, best.ratio.high),
         at_most_ms=at_most,
         where=nomination.where,
         evidence=nomination.evidence,
@@ -294,21 +298,21 @@ def _by_remedy(
 
 
 def _by_bound(
-    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, step_ms: float
+    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, step_ms: Mapping[str, float]
 ) -> Finding | None:
     """Return a cause that no technique removes: what a perfect remedy would save is measured."""
     assert bound.ratio is not None
-    cost = _saved_ms(step_ms, bound.ratio.median)
+    cost = _saved_ms(step_ms, bound, bound.ratio.median)
     # It may take away more than is blamed: a checkpoint without the optimizer's state is smaller.
-    if min(cost, nomination.at_most_ms) < nomination.bound_share * step_ms:
+    if min(cost, nomination.at_most_ms) < nomination.bound_share * step_ms[bound.step]:
         return None
     tried = _in_words(remedies) or "hotlap has no technique against it"
     return Finding(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved_ms(step_ms, bound.ratio.low),
-        high=_saved_ms(step_ms, bound.ratio.high),
+        low=_saved_ms(step_ms, bound, bound.ratio.low),
+        high=_saved_ms(step_ms, bound, bound.ratio.high),
         at_most_ms=cost,
         where=nomination.where,
         evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
@@ -324,7 +328,9 @@ def _confidence(ratio: Ratio, floor: float) -> str:
     return "high" if ratio.low > 1 + 2 * floor else "medium"
 
 
-def _opportunities(switches: Sequence[Plan], trials: Trials, step_ms: float) -> list[Opportunity]:
+def _opportunities(
+    switches: Sequence[Plan], trials: Trials, step_ms: Mapping[str, float]
+) -> list[Opportunity]:
     found = []
     for tried in trials.of_all(switches):
         if tried.ratio is None or not tried.is_gain:
@@ -334,9 +340,9 @@ def _opportunities(switches: Sequence[Plan], trials: Trials, step_ms: float) -> 
             Opportunity(
                 technique=name,
                 options=options,
-                saves_ms=_saved_ms(step_ms, tried.ratio.median),
-                low=_saved_ms(step_ms, tried.ratio.low),
-                high=_saved_ms(step_ms, tried.ratio.high),
+                saves_ms=_saved_ms(step_ms, tried, tried.ratio.median),
+                low=_saved_ms(step_ms, tried, tried.ratio.low),
+                high=_saved_ms(step_ms, tried, tried.ratio.high),
                 numerics=tried.numerics,
             )
         )

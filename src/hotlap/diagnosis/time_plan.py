@@ -48,19 +48,26 @@ class RaceTime:
         planned_steps: steps of the whole run; None if that is not known, or does not matter.
         age: steps that each process takes before its first turn that counts.
         turn_s: seconds that a turn should take.
+        epoch: steps of an epoch, if turns shall take whole ones.
     """
 
     trace: Trace
     planned_steps: int | None
     age: int = 0
     turn_s: float = TURN_S
+    epoch: int | None = None
+
+    @property
+    def step_ms(self) -> float:
+        """What a step takes, its share of an epoch's beginning included where that counts."""
+        return self.trace.step_ms()["median" if self.epoch is None else "mean"]
 
     def seconds(self, arms: int, rounds: int = ROUNDS) -> float:
         """Return about how long a race of so many arms takes, beside the plain run's two."""
         arms += 2
-        step_ms = self.trace.step_ms()["median"]
+        step_ms = self.step_ms
         warm_up = warm_up_lengths(self.planned_steps, step_ms, self.age)
-        steps = turn_length(self.turn_s, ROUNDS, self.planned_steps, step_ms, warm_up)
+        steps = turn_length(self.turn_s, ROUNDS, self.planned_steps, step_ms, warm_up, self.epoch)
         start_s = self.trace.setup_s + _START_S
         again_s = start_s + sum(warm_up) * step_ms / 1000
         again = 0

@@ -37,7 +37,7 @@ class Arm:
     lab: Lab
     turns_ms: list[float] = field(default_factory=list)
     """Median ms of a step, one a round; the first steps of each turn are left out (cold caches).
-    On a GPU, where steps are queued, the mean."""
+    The mean on a GPU, where steps are queued, and where turns are whole epochs."""
     means_ms: list[float] = field(default_factory=list)
     """Mean ms of a step, one a round, of the same steps."""
     is_awaited: bool = False

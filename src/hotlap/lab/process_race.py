@@ -20,6 +20,7 @@ from hotlap.lab.statistics import (
 )
 from hotlap.lab.turn_lengths import (
     check_length,
+    is_whole,
     turn_length,
     usable_steps,
     warm_up_lengths,
@@ -41,6 +42,8 @@ class Race:
     """Names of the arms that are the same plain run."""
     rounds: int
     steps_per_turn: int
+    takes_epochs: bool = False
+    """True if what counts of each turn are whole epochs: it is the mean of their steps then."""
 
     def ratio(self, name: str) -> Ratio:
         """Return how many times faster that arm is than the plain run, round by round."""
@@ -90,6 +93,7 @@ def race(
     planned_steps: int | None = None,
     step_ms: float | None = None,
     age: int = 0,
+    epoch: int | None = None,
     at_once: int | None = None,
     one_by_one: bool = False,
     seed: int = 0,
@@ -111,6 +115,8 @@ def race(
         planned_steps: steps of the whole run, if known: turns are made to fit.
         step_ms: what a plain step takes, if known.
         age: steps that each process takes before its first turn that counts.
+        epoch: steps of an epoch, if turns shall take whole ones where they are long enough, see
+            `short_epoch`.
         at_once: processes that fit into the memory of a device at once; None if that is not
             limited. Of more arms than that each gets a fresh process for every turn, so that no two
             are there at once.
@@ -148,21 +154,25 @@ def race(
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)
-        steps = turn_length(turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up)
+        steps = turn_length(
+            turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up, epoch
+        )
+        takes_epochs = is_whole(steps, epoch)
+        figure = "ms_per_step" if takes_epochs else "median_ms"
         most = rounds if most_rounds is None or deadline is None else max(rounds, most_rounds)
         if planned_steps is not None:
             # More rounds are worth waiting for, but not another start of every process.
             fits = (usable_steps(planned_steps) - sum(arms[0].warm_up)) // steps
             most = max(rounds, min(most, fits))
         done, orders = 0, random.Random(seed)
-        while done < most and _take_round(live, twins, steps, plain_ms, done, orders):
+        while done < most and _take_round(live, twins, steps, plain_ms, done, orders, figure):
             done += 1
             progress(
                 f"round {done} of {rounds}" if done <= rounds else f"round {done} of at most {most}"
             )
             if deadline is not None and done >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 break
-            if done >= rounds and settled(_outcome(live, twins, done, steps)):
+            if done >= rounds and settled(_outcome(live, twins, done, steps, takes_epochs)):
                 break
     finally:
         for arm in arms:
@@ -171,12 +181,14 @@ def race(
     for arm in live:
         # A round that not everybody finished pairs nothing.
         del arm.turns_ms[done:], arm.means_ms[done:]
-    return _outcome(live, twins, done, steps)
+    return _outcome(live, twins, done, steps, takes_epochs)
 
 
-def _outcome(live: Sequence[Arm], twins: Sequence[str], rounds: int, steps: int) -> Race:
+def _outcome(
+    live: Sequence[Arm], twins: Sequence[str], rounds: int, steps: int, takes_epochs: bool
+) -> Race:
     kept = {arm.name: arm for arm in live if arm.failed is None}
-    return Race(kept, tuple(twins), rounds, steps)
+    return Race(kept, tuple(twins), rounds, steps, takes_epochs)
 
 
 def _take_round(
@@ -186,6 +198,7 @@ def _take_round(
     plain_ms: float,
     number: int,
     orders: random.Random,
+    figure: str,
 ) -> bool:
     """Let every arm take a turn; False if the script came to its end, after enough rounds."""
     for arm in orders.sample(live, len(live)):
@@ -201,7 +214,7 @@ def _take_round(
                 return False
             leave_out(arm, error, must=must)
             continue
-        arm.turns_ms.append(message["median_ms"])
+        arm.turns_ms.append(message[figure])
         arm.means_ms.append(message["ms_per_step"])
     return True
 

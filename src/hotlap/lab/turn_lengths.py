@@ -1,6 +1,7 @@
 """How many steps a turn of a race has: enough seconds, no more than the script has left."""
 
 from hotlap.errors import TrialError
+from hotlap.trace.schema import Trace
 
 WARM_UP = (5, 30)
 """Steps of the turns that do not count, where steps are short."""
@@ -15,6 +16,8 @@ _ENOUGH_S = 0.1
 _LONGEST_TURN = 2000
 _LATE = 1000
 """By then an average of 1 that shrinks by a tenth in each step is denormal."""
+_LONGEST_EPOCH_S = 1.0
+"""Of an epoch that a turn takes whole: a few rounds shall fit into a budget."""
 _SKIPPED_SHARE = 0.15
 _FEW = 5
 
@@ -68,8 +71,38 @@ def warm_up_lengths(
     return tuple(length for length in lengths if length)
 
 
+def short_epoch(trace: Trace) -> int | None:
+    """Return the steps of an epoch that turns have to take whole, None if they need not.
+
+    Where worker processes start in each epoch, what its steps take depends on how far they are from
+    that start. A turn that counts a part of an epoch says something else each time.
+
+    Args:
+        trace: the plain run.
+    """
+    steps = trace.facts.steps_per_epoch
+    if steps is None or not any(loader.num_workers for loader in trace.facts.training_loaders):
+        return None
+    return steps if steps * trace.step_ms()["mean"] <= _LONGEST_EPOCH_S * 1000 else None
+
+
+def is_whole(steps: int, epoch: int | None) -> bool:
+    """Return whether the steps of a turn that count are a whole number of epochs.
+
+    Args:
+        steps: of the turn.
+        epoch: steps of an epoch, None if that does not matter.
+    """
+    return epoch is not None and (steps - skipped_steps(steps)) % epoch == 0
+
+
 def turn_length(
-    turn_s: float, rounds: int, planned_steps: int | None, step_ms: float, warm_up: tuple[int, ...]
+    turn_s: float,
+    rounds: int,
+    planned_steps: int | None,
+    step_ms: float,
+    warm_up: tuple[int, ...],
+    epoch: int | None = None,
 ) -> int:
     """Return the steps of a turn.
 
@@ -82,8 +115,11 @@ def turn_length(
         planned_steps: steps of the whole run, if known.
         step_ms: what a plain step takes.
         warm_up: steps of the turns before them.
+        epoch: steps of an epoch, if what counts shall be a whole number of epochs where that fits.
     """
     wanted = max(1, min(_LONGEST_TURN, round(turn_s * 1000 / step_ms)))
+    while epoch is not None and not is_whole(wanted, epoch):
+        wanted += 1
     if planned_steps is None:
         return wanted
     usable = max(1, usable_steps(planned_steps) - sum(warm_up))

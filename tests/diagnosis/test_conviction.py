@@ -200,6 +200,19 @@ def test_workers_that_no_other_way_of_sending_helps_stay_suspected() -> None:
     assert found.suspects == () and len(found.ruled_out) == 1
 
 
+def test_a_remedy_that_is_refused_can_still_be_edited_by_hand() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    (nomination,) = nominate(trace)
+    nomination = replace(nomination, bound=None, by_hand="cheaper samples")
+    noisy = trials(10.0, 13.0, resident="draws numbers", workers=9.0)
+    (suspect,) = conclude(known(trace), [nomination], (), noisy).suspects
+    assert "resident" not in suspect.remedy.partition(". In the script")[0]
+    assert suspect.remedy.endswith("; cheaper samples")
+    noisy = trials(10.0, 13.0, workers=9.0)
+    (suspect,) = conclude(known(trace), [nomination], (), noisy).suspects
+    assert "cheaper samples" not in suspect.remedy
+
+
 def test_what_turns_of_whole_epochs_save_is_a_share_of_the_mean_step() -> None:
     trace = trace_of(12.0, 0.2, 0.8)
     # The last one waits for workers that start.

@@ -176,4 +176,7 @@ def test_workers_that_start_anew_count_as_waiting_for_data() -> None:
     assert "waits 2.00 of 10.00 ms" in one.evidence
     assert "2.00 ms of it is their start, once an epoch" in one.evidence
     assert "persistent_workers=True" in one.by_hand
+    assert {"count": 2, "persistent": True} in [
+        plan.techniques.get("workers") for plan in one.remedies
+    ]
     assert named(start, loaders=(LOADER,)) == []

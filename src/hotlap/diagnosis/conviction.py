@@ -190,7 +190,9 @@ def suspect(nomination: Nomination, why: str, tried: Sequence[Tried] = ()) -> Su
     failed = [str(one.plan) for one in tried if one.ratio is None]
     left = [plan for plan in nomination.remedies if str(plan) not in failed]
     plans = " or ".join(str(plan) for plan in left)
-    advice = (nomination.advice[name] for plan in left for name in plan.techniques)
+    advice = [nomination.advice[name] for plan in left for name in plan.techniques]
+    # What is refused here can be edited in the script all the same.
+    advice += [nomination.by_hand] if failed and nomination.by_hand else []
     # Several options of one technique have one line of advice.
     by_hand = "; ".join(dict.fromkeys(advice))
     remedy = f"try {plans}. In the script: {by_hand}" if plans else nomination.by_hand

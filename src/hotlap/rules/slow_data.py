@@ -8,8 +8,8 @@ What to do     more worker processes, as far as there are cores, that stay from 
                training, or for a whole batch on the device.
 Evidence       the wait per step, as a clock around `next` shows it; convicted by the techniques
                `resident`, which keeps what workers have read, and `workers`, which sends batches of
-               worker processes as bytes, with longer queues. No trial measures the wait for a
-               stream.
+               worker processes as bytes, with longer queues, or keeps processes that start in each
+               epoch. No trial measures the wait for a stream.
 """
 
 from hotlap.plan import Plan
@@ -46,8 +46,10 @@ def nominate(trace: Trace) -> list[Nomination]:
             source += f"; {starts:.2f} ms of it is their start, once an epoch"
             by_hand = f"persistent_workers=True at {loader.where}; {by_hand}"
         own = {"count": loader.num_workers}
-        remedies = tuple(
-            Plan({"workers": each}) for each in (own, {**own, "prefetch": _LONG_QUEUE})
+        kept = Plan({"workers": {**own, "persistent": True}})
+        remedies = (
+            *((kept,) if starts else ()),
+            *(Plan({"workers": each}) for each in (own, {**own, "prefetch": _LONG_QUEUE})),
         )
         if loader.map_style and loader.plain_collate:
             remedies = (Plan({"resident": {}}), *remedies)
@@ -56,6 +58,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             f"{loader.where}",
             "workers": f"prefetch_factor={_LONG_QUEUE} at {loader.where}, and few, large tensors "
             "in a batch",
+            str(kept): f"persistent_workers=True at {loader.where}",
         }
     else:
         source = "a stream makes the batches in the training process"

@@ -61,6 +61,9 @@ def test_each_statement_gets_its_time() -> None:
     collecting = spots["gc.collect()"]
     assert collecting.phase == "other" and not collecting.evaluates
     assert collecting.loop.startswith("while ")
+    assert not collecting.in_own_line
+    (copied,) = (spot for spot in spots.values() if "deepcopy" in spot.text)
+    assert copied.in_own_line and copied.where == copied.statement
     evaluation = spots["time.sleep(0.03)"]
     assert evaluation.evaluates and evaluation.statement != evaluation.where
     assert [spot.library for spot in spots.values() if "deepcopy" in spot.text] == ["copy.deepcopy"]

@@ -54,7 +54,7 @@ _KINDS = (is_saving, is_printing, is_collecting, is_copying, is_over_parameters)
 def is_of_no_kind(spot: Spot) -> bool:
     """True if no rule of its own names what is done there, and it takes much time."""
     is_update = spot.library.startswith(_UPDATE)
-    least = WORTH_NAMING_ONE_CALL if spot.where == spot.statement else WORTH_NAMING
+    least = WORTH_NAMING_ONE_CALL if spot.in_own_line else WORTH_NAMING
     if is_update or spot.runs_layers:
         return False
     return spot.share >= least and not any(is_kind(spot) for is_kind in _KINDS)

@@ -60,6 +60,9 @@ class Spot:
     """True if the model is called in it without gradients."""
     runs_layers: bool = False
     """True if most of the time is spent in layers, of a model that is not trained for one."""
+    in_own_line: bool = False
+    """True if most of the time is spent in the statement's first line itself, and in no function of
+    the user's that it calls."""
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ class _Tally:
             over_parameters=loop is not None and loop[1].over == "parameters",
             evaluates=evaluates,
             runs_layers=self._layers_ns() >= _MOST * self.ns,
+            in_own_line=self._main(self.lines) == statement,
         )
 
     def _layers_ns(self) -> int:

@@ -84,6 +84,7 @@ def test_what_counts_of_a_turn_can_be_whole_epochs(epoch: int) -> None:
     [
         ({}, 32),
         ({"steps_per_epoch": None}, None),
+        ({"steps_per_epoch": 0}, None),
         ({"steps_per_epoch": 100}, None),
         ({"loaders": (replace(LOADER, num_workers=0),)}, None),
         ({"loaders": (replace(LOADER, training=False),)}, None),

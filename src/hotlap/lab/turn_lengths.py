@@ -81,7 +81,7 @@ def short_epoch(trace: Trace) -> int | None:
         trace: the plain run.
     """
     steps = trace.facts.steps_per_epoch
-    if steps is None or not any(loader.num_workers for loader in trace.facts.training_loaders):
+    if not steps or not any(loader.num_workers for loader in trace.facts.training_loaders):
         return None
     return steps if steps * trace.step_ms()["mean"] <= _LONGEST_EPOCH_S * 1000 else None
 

@@ -74,8 +74,9 @@ def warm_up_lengths(
 def short_epoch(trace: Trace) -> int | None:
     """Return the steps of an epoch that turns have to take whole, None if they need not.
 
-    Where worker processes start in each epoch, what its steps take depends on how far they are from
-    that start. A turn that counts a part of an epoch says something else each time.
+    Where worker processes make the batches, they start in each epoch, or fill their queues again:
+    what a step takes depends on how far it is from there, and a turn that counts a part of an epoch
+    says something else each time.
 
     Args:
         trace: the plain run.

@@ -10,6 +10,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
 _TAKES_ONE = ("select", "narrow", "index_select", "take", "gather")
 """Functions that take a part of a tensor by its number."""
+_ALL_OBJECTS = "gc.get_objects"
 _PASSED_ON = ("enumerate", "zip", "reversed", "list", "tuple", "iter", "items", "values")
 
 
@@ -64,7 +65,7 @@ def walk_of_objects_at(file: str, line: int) -> int | None:
     inside = [] if tree is None else [node for node in _functions(tree) if covers(node, line)]
     function = max(inside, key=lambda node: node.lineno, default=tree)
     nodes = [] if function is None else list(ast.walk(function))
-    calls = [n for n in nodes if isinstance(n, ast.Call) and called_name(n) == "get_objects"]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == _ALL_OBJECTS]
     for node in (node for node in nodes if covers(node, line)):
         if isinstance(node, ast.Return) and not any(_called(each) for each in ast.walk(node)):
             return min((call.lineno for call in calls), default=None)

@@ -216,6 +216,7 @@ def test_a_module_with_a_max_norm_need_not_be_an_embedding(weight: Any) -> None:
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_what_an_embeddings_look_up_writes_to_its_weights_is_put_back(kind: Any) -> None:
     model = kind(3, 2, max_norm=0.1)
+    nn.init.ones_(model.weight)
     before = model.weight.detach().clone()
     with evaluation_guard(model):
         model(torch.zeros(1, 1, dtype=torch.int64))

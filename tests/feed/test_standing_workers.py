@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Sampler, TensorDataset, default_collate, get_worker_info
+from torch.utils.data._utils import worker as _worker
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.errors import DIFFERS
@@ -182,6 +184,61 @@ class Drawing(Rows):
         return torch.tensor(index + drawn), 0
 
 
+class Everything(Rows):
+    """Draws from all three generators, Gaussian numbers too, of which they keep every other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: torch.Tensor | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.prepared is None:
+            self.prepared = torch.arange(3.0)
+        drawn = torch.tensor([random.gauss(0, 1), np.random.randn(), float(torch.randn(1))])
+        # Not by its usual name, which would be asked for: a library may do so unseen.
+        info = _worker._worker_info
+        return self.prepared * drawn + index, (torch.initial_seed(), info and info.seed)
+
+
+class SeedingOnce(Drawing):
+    """Is seeded by torch's generator in each new worker."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.seeded = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.seeded:
+            random.seed(torch.initial_seed())
+            self.seeded = True
+        return super().__getitem__(index)
+
+
+class Remembering(Rows):
+    """Gives the number of samples that were read before; a list grows, and no name is rebound."""
+
+    def __getitem__(self, index: int) -> Any:
+        _READ.append(index)
+        return torch.tensor(len(_READ)), 0
+
+
+class OwnGenerator(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(index + _GENERATOR.random()), 0
+
+
+_READ: list[int] = []
+_GENERATOR = np.random.default_rng(0)
+
+
+def test_kept_workers_draw_what_new_ones_would() -> None:
+    plain = trained(Everything(), {}, plan={})
+    found = trained(Everything(), {}, plan=PLAN)
+    assert found.batches == plain.batches
+    assert found.proof["state"] == "applied" and KEPT.format(3) in found.proof["why"]
+    assert len(set(plain.batches)) == len(plain.batches)
+
+
 class Asking(Rows):
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -192,18 +249,30 @@ class Asking(Rows):
     ("dataset", "options", "words"),
     [
         (Counting(), {}, "reading a sample changes"),
-        (Drawing(0), {}, "whose state differs"),
+        (Drawing(0), {"num_workers": 1}, "whose state differs"),
+        (SeedingOnce(), {}, "that a process reads seeds"),
+        (Remembering(), {}, "read twice with the same random numbers, is not the same"),
+        (OwnGenerator(), {}, "uses a random generator"),
         (Asking(), {}, "get_worker_info"),
         (Rows(), {"worker_init_fn": print}, "worker_init_fn"),
         (Rows(), {"persistent_workers": True}, "persistent_workers=True already"),
     ],
-    ids=["counts", "draws", "asks for its seed", "sets workers up", "has them already"],
+    ids=[
+        "counts",
+        "draws in another number",
+        "seeds itself",
+        "remembers",
+        "has a generator",
+        "asks for its seed",
+        "sets workers up",
+        "has them already",
+    ],
 )
 def test_batches_that_hang_on_new_workers_are_refused(
     dataset: Any, options: dict[str, Any], words: str
 ) -> None:
     technique = get("workers")
-    loader = Heard(dataset, batch_size=4, num_workers=2, **options)
+    loader = Heard(dataset, batch_size=4, **{"num_workers": 2, **options})
     with pytest.raises(Refusal, match=words):
         technique.apply(FeedTarget(loader), technique.options(PLAN["workers"]))
 
@@ -217,5 +286,5 @@ def test_a_recipe_has_workers_that_stay_already() -> None:
 
 
 def test_a_draw_that_shows_late_is_told() -> None:
-    found = trained(Drawing(30), {}, plan=PLAN)
+    found = trained(Drawing(30), {"num_workers": 1}, plan=PLAN)
     assert found.proof["state"] == "refused" and DIFFERS in found.proof["why"]

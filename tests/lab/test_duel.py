@@ -45,7 +45,9 @@ def test_a_planted_gain_is_found_and_idleness_is_not(monkeypatch: pytest.MonkeyP
         race = duel.race([(0,), (1,), (2,), (3,)], seconds=6.0)
         short, idle, long, refusing = race.decisions
         assert short.state == "faster" and short.ratio is not None and short.ratio.low > 1.2
-        assert idle.state != "faster"
+        if idle.state == "faster":
+            # By chance it is, once in a few hundred races, but not twice.
+            assert duel.race([(1,)], seconds=4.0).of((1,)).state != "faster"
         # Beside other processes it may take longer until that is decided.
         assert long.state != "faster" and long.ratio is not None and long.ratio.median < 0.8
         assert refusing.state == "failed" and refusing.ratio is None

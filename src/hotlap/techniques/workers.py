@@ -18,10 +18,11 @@ Numerics       exact for a data set that draws no random numbers, if its first s
                and so is a sampler that draws between batches. Not seen is what draws
                between the start of an epoch and its first batch, as two loaders that are zipped
                do for each other, or what the loop changes in the data set as it goes.
-               With `persistent`, a data set that draws or counts its reads is refused, and workers
-               are started anew where the data set has changed; a file that they keep open and that
-               is replaced meanwhile is not seen, and an iterator that has ended gives the batches
-               of the next epoch, if it is asked again after that has begun.
+               With `persistent`, kept workers are seeded in each epoch as new ones would be. A data
+               set that counts its reads or has a random generator of its own is refused, and
+               workers are started anew where the data set has changed. A file that they keep open
+               and that is replaced meanwhile is not seen, and an iterator that has ended gives the
+               batches of the next epoch, if it is asked again after that has begun.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
@@ -91,7 +92,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             raise Refusal(problem)
     if not target.own_order:
         problem = why_not_standing(loader) if options.persistent else None
-        if problem is None and (options.persistent or own != options.count):
+        if problem is None and own != options.count:
             problem = why_not_in_workers(loader)
         problem = problem or _unfit_loader(loader, options.count)
         if problem is not None:
@@ -101,12 +102,12 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             "persistent=true has no use in a recipe, whose workers are started only once. Remove "
             "`persistent` from the plan's [techniques.workers]."
         )
+    # Each batch is made by the worker that makes it in a plain run, if there are as many.
+    may_draw = own == options.count
     if options.persistent:
-        standing = target.notes["standing"] = StandingWorkers()
+        standing = target.notes["standing"] = StandingWorkers(may_draw=may_draw)
         target.make_iterator = standing.make_iterator
 
-    # Each batch is made by the worker that makes it in a plain run, if there are as many.
-    may_draw = own == options.count and not options.persistent
     ear = target.notes["ear"] = None if may_draw else Ear()
     given: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -50,9 +50,19 @@ class WorkerStreams:
 def seeded_state(base_seed: int, worker: int) -> States:
     """Return the random states of a worker that has just started."""
     with rng.other_random_states():
-        rng.reseed(base_seed + worker)
-        numpy.random.seed(_worker._generate_state(base_seed, worker))
+        seed_as_worker(base_seed, worker)
         return rng.global_random_states()
+
+
+def seed_as_worker(base_seed: int, worker: int) -> None:
+    """Seed this process's generators as torch seeds those of a worker that starts.
+
+    Args:
+        base_seed: that of the DataLoader's iterator.
+        worker: its number, from 0.
+    """
+    rng.reseed(base_seed + worker)
+    numpy.random.seed(_worker._generate_state(base_seed, worker))
 
 
 def are_equal(one: States, other: States) -> bool:

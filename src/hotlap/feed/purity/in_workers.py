@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -21,6 +22,7 @@ log = logging.getLogger("hotlap")
 
 DRAWS = "reading a sample draws from "
 """A reason that begins so speaks of random augmentation."""
+_SEED = 0xFEED
 _LOOKED_AT = 4
 """Batches that a sampler is asked for to see whether it draws as it goes."""
 
@@ -156,22 +158,43 @@ def asks_for_its_worker(dataset: Any) -> bool:
 def changes_when_read(dataset: Any) -> str | None:
     """Read a sample twice, in a forked child; return what the second time changes, in words.
 
-    The first one may open a file. None if nothing changes.
+    The first one may open a file. None if nothing changes, and both draw the same numbers.
     """
 
     def look() -> str | None:
-        dataset[0]
+        first, drawn = _read_seeded(dataset)
         watched = Reach(dataset).watched
-        dataset[0]
+        second, _ = _read_seeded(dataset)
         changed = watched.find_rebinding()
-        if changed is None:
+        if changed is not None:
+            return (
+                f"reading a sample changes {changed}, so samples may depend on those read before. "
+                "Make `__getitem__` leave the dataset unchanged."
+            )
+        moved = rng.generator_that_advanced(drawn)
+        if moved is not None:
+            return (
+                f"the first sample that a process reads seeds {moved}, or draws other numbers from "
+                "it than later ones do. Seed it where the script starts, and draw the same numbers "
+                "for every sample."
+            )
+        if samples_equal(first, second, unknown=True):
             return None
         return (
-            f"reading a sample changes {changed}, so samples may depend on those read before. Make "
-            "`__getitem__` leave the dataset unchanged."
+            "the same sample, read twice with the same random numbers, is not the same, so samples "
+            "may depend on those read before. Make `__getitem__` depend on nothing but its index."
         )
 
     return in_child(look)
+
+
+def _read_seeded(dataset: Any) -> tuple[Any, tuple[Any, Any, torch.Tensor]]:
+    """Return a sample, and the random states after it; others than a worker would seed itself."""
+    rng.reseed(_SEED)
+    # Code that seeds one generator by another's seed would leave them as they are.
+    random.seed(_SEED + 1)
+    sample = copy.deepcopy(dataset[0])
+    return sample, rng.global_random_states()
 
 
 def _requires_grad(sample: Any) -> bool:

@@ -8,11 +8,21 @@ from rich.console import Console
 
 from hotlap.attach.entry import Script
 from hotlap.demo import hints_of
-from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, trials_of_race
-from hotlap.diagnosis.findings import Diagnosis
-from hotlap.diagnosis.time_plan import RaceTime
+from hotlap.diagnosis.causes import _needs, _reserve_s, _Subject
+from hotlap.diagnosis.conviction import (
+    Trials,
+    Tried,
+    by_cost,
+    conclude,
+    still_wanted,
+    trials_of_race,
+)
+from hotlap.diagnosis.findings import Diagnosis, Finding
+from hotlap.diagnosis.live_trials import SHARE
+from hotlap.diagnosis.time_plan import Clock, RaceTime
 from hotlap.lab.arm import Arm
 from hotlap.lab.process_race import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report.diagnosis import page
@@ -107,6 +117,35 @@ def test_a_cost_is_that_of_a_step_without_evaluation() -> None:
     assert bound.findings[0].cost_ms == pytest.approx(6.0)
     (hint,) = hints_of(replace(found, opportunities=()))
     assert hint.measured == pytest.approx(2.0)
+
+
+def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
+    switch, trace = Plan({"workers": {"count": 2}}), trace_of(5.0, 0.2)
+    for low, told in ((0.99, 0), (1.01, 1)):
+        tried = Tried(switch, Ratio(1.3, low, 1.5, 10), "", is_gain=True)
+        found = conclude(known(trace), (), (switch,), Trials({str(switch): tried}, 0.01))
+        assert len(found.opportunities) == told
+
+
+def finding(rule: str, cost: float, low: float, high: float) -> Finding:
+    return Finding(rule, "speed", cost, low, high, cost, "a.py:1", "", "", {}, "exact", "high")
+
+
+@pytest.mark.parametrize(
+    ("line_ms", "order"),
+    [
+        ((4.9, 3.0, 6.0), ["line", "setting", "other"]),
+        ((4.7, 4.6, 4.75), ["setting", "line", "other"]),
+        ((5.5, 5.4, 5.6), ["line", "setting", "other"]),
+    ],
+    ids=["not told apart", "told apart", "costs more"],
+)
+def test_a_setting_comes_behind_a_line_whose_cost_it_cannot_be_told_from(
+    line_ms: tuple[float, float, float], order: list[str]
+) -> None:
+    setting, line = finding("setting", 5.0, 4.8, 5.2), finding("line", *line_ms)
+    found = by_cost([finding("other", 1.0, 0.5, 1.5), setting, line], {"setting"})
+    assert [each.rule for each in found] == order
 
 
 def test_a_saving_does_not_raise_what_the_trace_allows() -> None:
@@ -253,3 +292,18 @@ def test_turns_in_one_process_count_more_than_fresh_processes() -> None:
     both = trials(15.0, resident=15.0, workers=10.0).with_more(trials(15.0, resident=5.0))
     (finding,) = conclude(known(trace), nominate(trace), (), both).findings
     assert finding.plan == {"resident": {}} and finding.cost_ms == pytest.approx(10.0)
+
+
+def test_what_is_kept_for_trials_is_enough_for_whole_epochs() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    workers = replace(LOADER, num_workers=2)
+    trace = replace(trace, facts=replace(trace.facts, loaders=(workers,), steps_per_epoch=60))
+    plans = {"resident": Plan({"resident": {}})}
+    subject = _Subject(Lab(Script(path="train.py")), Clock(60.0), lambda _: None)
+    kept = _reserve_s(subject, trace, plans) * (1 - SHARE)
+    subject = replace(subject, clock=Clock(kept + 0.5))
+    needs, _ = _needs(subject, trace, None, plans)
+    assert needs.epoch == 60 and needs.arms_that_fit(1, subject.clock.left) == 1
+    # Control: with less, turns are parts of epochs, or none fits.
+    needs, _ = _needs(replace(subject, clock=Clock(kept - 0.5)), trace, None, plans)
+    assert needs.epoch is None

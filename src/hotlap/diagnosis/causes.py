@@ -15,7 +15,7 @@ from hotlap.diagnosis.conviction import (
 )
 from hotlap.diagnosis.findings import Diagnosis, Mistake
 from hotlap.diagnosis.limits import find_limits
-from hotlap.diagnosis.live_trials import race_live
+from hotlap.diagnosis.live_trials import SHARE, race_live
 from hotlap.diagnosis.profile import ProfileRequest, take_profile
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, SHORT_TURN_S, Clock, RaceTime
@@ -159,9 +159,13 @@ def diagnose(
 
 
 def _reserve_s(subject: _Subject, trace: Trace, plans: Mapping[str, Plan]) -> float:
-    """Return the seconds that the smallest race takes, 0 if there is nothing to race."""
-    planned = subject.planned_steps(trace)
-    return RaceTime(trace, planned, turn_s=SHORT_TURN_S).least_s if plans else 0.0
+    """Return the seconds that leave a race of fresh processes time, behind turns in a live one.
+
+    0 if there is nothing to race.
+    """
+    planned, epoch = subject.planned_steps(trace), short_epoch(trace)
+    least_s = RaceTime(trace, planned, turn_s=SHORT_TURN_S, epoch=epoch).least_s
+    return least_s / (1 - SHARE) if plans else 0.0
 
 
 def _mistake(nomination: Nomination) -> Mistake:
@@ -275,7 +279,8 @@ def _needs(
     if not usual or needs.arms_that_fit(len(plans), subject.clock.left) == len(plans):
         return needs, plans
     needs = RaceTime(trace, planned, epoch=epoch)
-    shorter = [RaceTime(trace, planned), RaceTime(trace, planned, turn_s=SHORT_TURN_S)]
+    whole = [] if epoch is None else [replace(needs, turn_s=SHORT_TURN_S)]
+    shorter = [*whole, RaceTime(trace, planned), RaceTime(trace, planned, turn_s=SHORT_TURN_S)]
     while shorter and not needs.arms_that_fit(len(usual), subject.clock.left):
         needs = shorter.pop(0)
     return needs, usual

@@ -1,6 +1,6 @@
 """What a race says of each suspect: the milliseconds that its remedy saved, or an upper bound."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
@@ -159,7 +159,9 @@ def conclude(
             suspects.append(suspect(nomination, why, remedies))
     return replace(
         known,
-        findings=by_cost((*known.findings, *findings)),
+        findings=by_cost(
+            (*known.findings, *findings), {each.rule for each in nominations if each.is_setting}
+        ),
         opportunities=tuple(_opportunities(switches, trials, step_ms)),
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
@@ -230,9 +232,26 @@ def sampled_finding(nomination: Nomination) -> Finding:
     )
 
 
-def by_cost(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings, those that cost most first."""
-    return tuple(sorted(findings, key=lambda finding: -finding.cost_ms))
+def by_cost(findings: Iterable[Finding], settings: Container[str] = ()) -> tuple[Finding, ...]:
+    """Return findings, those that cost most first.
+
+    A setting of the process may gain by what a line of the script costs: it comes behind a line
+    whose cost cannot be told from its own.
+
+    Args:
+        findings: in any order.
+        settings: rules whose remedy is a setting of the whole process.
+    """
+    found = sorted(findings, key=lambda finding: -finding.cost_ms)
+    for finding in [each for each in found if each.rule in settings]:
+        at = found.index(finding)
+        behind = [
+            place
+            for place, other in enumerate(found)
+            if place > at and other.rule not in settings and other.high >= finding.low
+        ]
+        found.insert(max(behind, default=at), found.pop(at))
+    return tuple(found)
 
 
 def _in_words(tried: Sequence[Tried]) -> str:
@@ -335,7 +354,8 @@ def _opportunities(
 ) -> list[Opportunity]:
     found = []
     for tried in trials.of_all(switches):
-        if tried.ratio is None or not tried.is_gain:
+        # It is decided on less evidence than an interval takes, which may hold no gain at all.
+        if tried.ratio is None or not tried.is_gain or tried.ratio.low <= 1:
             continue
         ((name, options),) = tried.plan.techniques.items()
         found.append(

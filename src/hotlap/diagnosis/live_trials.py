@@ -14,7 +14,7 @@ from hotlap.techniques import Technique, registry
 from hotlap.trace.schema import Trace
 from hotlap.trial.evidence import WORTH
 
-_SHARE = 0.4
+SHARE = 0.4
 """Of what is left of the budget, for turns."""
 _SECONDS = 15.0
 """That turns take at the most."""
@@ -59,7 +59,7 @@ def _race(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: float)
     settle = max((record.settle for record in records if record is not None), default=0)
     step_ms, planned = trace.step_ms()["median"], trace.facts.planned_steps
     script_s = inf if planned is None else (planned - len(trace.steps)) * step_ms / 1e3
-    seconds = min(_SECONDS, _SHARE * left_s)
+    seconds = min(_SECONDS, SHARE * left_s)
     if not live or seconds_to_decide(len(live), step_ms, settle) > min(script_s, seconds):
         return Trials({}, 0.0)
     with Duel(

@@ -41,6 +41,7 @@ def nominate(trace: Trace) -> list[Nomination]:
                 )
             },
             at_most_ms=facts.system_ms,
+            is_setting=True,
         )
     ]
 

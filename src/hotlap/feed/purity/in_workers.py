@@ -189,9 +189,9 @@ def changes_when_read(dataset: Any) -> str | None:
 
 
 def _read_seeded(dataset: Any) -> tuple[Any, tuple[Any, Any, torch.Tensor]]:
-    """Return a sample, and the random states after it; others than a worker would seed itself."""
+    """Return a sample that is read with seeded generators, and their states afterwards."""
     rng.reseed(_SEED)
-    # Code that seeds one generator by another's seed would leave them as they are.
+    # Another seed than torch's: a data set that seeds Python's generator by torch's then shows.
     random.seed(_SEED + 1)
     sample = copy.deepcopy(dataset[0])
     return sample, rng.global_random_states()

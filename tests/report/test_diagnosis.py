@@ -7,6 +7,7 @@ import pytest
 from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity, Suspect
 from hotlap.report import diagnosis, jsonout
 from hotlap.task import TaskFacts
+from hotlap.trace.process_counts import ProcessCounts
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
 from tests.report.shown import shown, words
 from tests.report.test_jsonout import parsed
@@ -54,6 +55,30 @@ def test_the_step_and_its_phases_are_shown_with_their_shares() -> None:
     assert len(phases[0][4]) == 24
     whole = replace(FOUND, trace=replace(TRACE, epoch_starts=(0, 10)))
     assert "steps, whole epochs)." in words(diagnosis.page, whole)
+
+
+def test_what_else_the_process_did_is_told_where_it_matters() -> None:
+    quiet = ProcessCounts(100, 50, 5.0, 0.2, peak_bytes=2**30)
+    host = ProcessCounts(100, 50, 250.0, 70.0, 4, 3200.0, 2, 900, 2**30, 2**29)
+    busy = replace(host, device_retries=3, device_peak_bytes=2**31, device_reserved_bytes=2**32)
+
+    def told(counts: ProcessCounts | None) -> str:
+        return words(diagnosis.page, replace(FOUND, trace=replace(TRACE, process=counts)))
+
+    assert told(quiet) == told(None)
+    text = told(busy)
+    for said in (
+        "collector ran 50 times in 100 steps: 2.50 ms a step, 70.0 ms at the longest.",
+        "torch.compile made 4 graphs after the first steps, in 3.2 s.",
+        "Graph breaks in what is compiled: 2.",
+        "(at most 1.00 GiB), 512 MiB are swapped out; 900 pages were read from a disk",
+        "give memory of the GPU back 3 times; it held 4.00 GiB at most, of which tensors used 2.00",
+    ):
+        assert said in text
+    # One long pause in many steps is worth a line, too.
+    assert "10.0 ms at the longest" in told(replace(quiet, longest_collection_ms=10.0))
+    document = replace(FOUND, trace=replace(TRACE, process=busy)).to_json()
+    assert document["process"]["collector_ms"] == 250.0
 
 
 def test_the_hottest_lines_of_large_phases_are_shown_the_hottest_first() -> None:

@@ -1,5 +1,6 @@
 """When a recorder has seen enough, and what it then has."""
 
+import gc
 import time
 
 import pytest
@@ -202,3 +203,23 @@ def test_the_loss_of_a_replayed_graph_is_that_of_its_own_step() -> None:
         graph.replay()
         kept.append(number_of(loss))
     assert [float(each) for each in kept] == [0.0, 2.0, 4.0]
+
+
+def test_what_the_process_does_beside_its_timed_steps_is_counted() -> None:
+    before = list(gc.callbacks)
+    run = Run(steps=40, naming_s=60)
+    for number in range(50):
+        run.epoch(1)
+        if number < 45:
+            gc.collect()
+    run.recorder.close()
+    trace = run.recorder.trace(TaskFacts(), Anchor("optimizer.step", "high", {}), [run.starts])
+    # From the tenth step on, up to where lines are sampled.
+    assert trace.process is not None and trace.process.steps == 30
+    assert 29 <= trace.process.collections <= 45
+    assert gc.callbacks == before
+    short = Run(steps=40)
+    short.epoch(5)
+    short.recorder.close()
+    trace = short.recorder.trace(TaskFacts(), Anchor("optimizer.step", "high", {}), [short.starts])
+    assert trace.process is None

@@ -126,6 +126,7 @@ class Diagnosis:
             "ruled_out": list(self.ruled_out),
             "noise_floor": self.floor,
             "limits": self.limits.to_json(),
+            "process": None if trace.process is None else asdict(trace.process),
             "covers_whole_epochs": trace.covers_whole_periods,
             "planned_steps": trace.facts.planned_steps,
             "unprotected": list(self.unprotected),

@@ -65,6 +65,11 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def swapped_bytes() -> int:
+    """Return the bytes of this process that are swapped out, 0 if unknown."""
+    return _status().get("VmSwap", 0) if sys.platform == "linux" else 0
+
+
 @contextlib.contextmanager
 def limited_memory(limit: int) -> Iterator[bool]:
     """Let this process take memory of its own up to a limit, libraries and all, while entered.

@@ -6,9 +6,12 @@ from rich.table import Table
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding
 from hotlap.plan.record import in_words
 from hotlap.report import limits, profile
+from hotlap.report.estimating import size
 from hotlap.report.printable import printable
 
 _BAR = 40
+_WORTH_SAYING = 0.01
+"""Share of a step."""
 
 
 def page(diagnosis: Diagnosis, console: Console) -> None:
@@ -23,6 +26,7 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     )
     _phases(diagnosis, console)
     _lines(diagnosis, console)
+    _process(diagnosis, console)
     _findings(diagnosis, console)
     _not_measured(diagnosis, console)
     _mistakes(diagnosis, console)
@@ -69,6 +73,43 @@ def _lines(diagnosis: Diagnosis, console: Console) -> None:
     if table.row_count:
         console.print()
         console.print(table)
+
+
+def _process(diagnosis: Diagnosis, console: Console) -> None:
+    """Print what else the process did, as far as it is worth a line."""
+    counts, step = diagnosis.trace.process, diagnosis.trace.step_ms()
+    if counts is None:
+        return
+    told = []
+    collector_ms = counts.collector_ms / counts.steps
+    is_long = counts.longest_collection_ms >= step["median"]
+    if is_long or collector_ms >= _WORTH_SAYING * step["mean"]:
+        told.append(
+            f"Python's garbage collector ran {counts.collections:,} times in {counts.steps:,} "
+            f"steps: {collector_ms:.2f} ms a step, {counts.longest_collection_ms:.1f} ms at the "
+            "longest."
+        )
+    if counts.graphs:
+        told.append(
+            f"torch.compile made {counts.graphs} graphs after the first steps, in "
+            f"{counts.compile_ms / 1e3:.1f} s."
+        )
+    if counts.graph_breaks:
+        told.append(f"Graph breaks in what is compiled: {counts.graph_breaks}.")
+    if counts.swapped_bytes or counts.major_faults >= counts.steps:
+        told.append(
+            f"Of the process's memory (at most {size(counts.peak_bytes)}), "
+            f"{size(counts.swapped_bytes)} are swapped out; {counts.major_faults:,} pages were "
+            f"read from a disk in {counts.steps:,} steps."
+        )
+    if counts.device_retries:
+        told.append(
+            f"torch's allocator had to give memory of the GPU back {counts.device_retries} times; "
+            f"it held {size(counts.device_reserved_bytes)} at most, of which tensors used "
+            f"{size(counts.device_peak_bytes)}."
+        )
+    for line in ["", *told] if told else ():
+        console.print(line)
 
 
 def _findings(diagnosis: Diagnosis, console: Console) -> None:

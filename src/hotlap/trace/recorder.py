@@ -14,6 +14,7 @@ from hotlap.trace.clock import OTHER, PhaseClock, phase_clock
 from hotlap.trace.events import Events
 from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import SETTLED, Paging
+from hotlap.trace.process_counts import ProcessCounter
 from hotlap.trace.schema import Anchor, HotLine, Trace
 from hotlap.trace.spots import Chain, SpotSampler, chain_of
 
@@ -73,6 +74,7 @@ class Recorder:
         self.clock = PhaseClock()
         self.events = Events()
         self._paging = Paging()
+        self._process = ProcessCounter()
         self._counted = 0
         self.is_beginning = True
         """True in the first steps, which are told, and whose parts are noted."""
@@ -177,6 +179,8 @@ class Recorder:
         self.is_beginning = self.steps <= self._TOLD
         if self.steps == SETTLED:
             self._paging.begin()
+            if not self.is_timed:
+                self._process.begin(self.steps)
 
     def mark_step(self) -> None:
         """Everything up to now belongs to the step that is being made."""
@@ -267,6 +271,7 @@ class Recorder:
     def end_timing(self) -> None:
         """Time no more steps; sample lines in further ones, if that is wanted and not yet done."""
         self.is_timed = True
+        self._process.end(self.steps)
         self._take_ended()
         self.clock.flush(self._rows)
         if self._spots is not None:
@@ -284,6 +289,7 @@ class Recorder:
     def close(self) -> None:
         """Close the last step, wait for the device, and end the sampling of lines."""
         self.commit()
+        self._process.end(self.steps)
         self._take_ended()
         self.clock.flush(self._rows)
         if self._lines is not None:
@@ -322,6 +328,7 @@ class Recorder:
             if self._spots is None
             else self._spots.spots(self._stepping, self._evaluating),
             evaluations=len(self._evaluated_at),
+            process=self._process.counts(),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hotlap.task import TaskFacts
 from hotlap.trace.learning import Learning
+from hotlap.trace.process_counts import ProcessCounts
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 """Every instant of a step belongs to exactly one of these.
@@ -112,6 +113,8 @@ class Trace:
     evaluates_first: bool = False
     """True if the model is evaluated before the first step."""
     learning: Learning = field(default_factory=Learning)
+    process: ProcessCounts | None = None
+    """None if the run was too short to count anything in it."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,6 +122,7 @@ class Trace:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Trace":
         """Read back what `to_json` wrote."""
+        process = data.get("process")
         return cls(
             steps=tuple(tuple(row) for row in data["steps"]),
             epoch_starts=tuple(data["epoch_starts"]),
@@ -134,6 +138,7 @@ class Trace:
             evaluations=data.get("evaluations", 0),
             evaluates_first=data.get("evaluates_first", False),
             learning=Learning.from_json(data.get("learning", {})),
+            process=None if process is None else ProcessCounts(**process),
         )
 
     def window(self) -> range:

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,31 @@ class OwnGenerator(Rows):
         return torch.tensor(index + _GENERATOR.random()), 0
 
 
+class LateGenerator(Rows):
+    """Seeds a generator of its own in each new worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: np.random.Generator | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.own is None:
+            self.own = np.random.default_rng(torch.initial_seed())
+        return torch.tensor(index + self.own.random()), 0
+
+
+@lru_cache(maxsize=1)
+def _generator() -> random.Random:
+    return random.Random(torch.initial_seed())
+
+
+class HiddenGenerator(Rows):
+    """Flips one sample in ten by chance: read twice, most are the same."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(-1.0 if _generator().random() > 0.9 else 1.0), 0
+
+
 _READ: list[int] = []
 _GENERATOR = np.random.default_rng(0)
 
@@ -251,8 +277,10 @@ class Asking(Rows):
         (Counting(), {}, "reading a sample changes"),
         (Drawing(0), {"num_workers": 1}, "whose state differs"),
         (SeedingOnce(), {}, "that a process reads seeds"),
-        (Remembering(), {}, "read twice with the same random numbers, is not the same"),
+        (Remembering(), {}, "read twice with the same random numbers is not the same"),
         (OwnGenerator(), {}, "uses a random generator"),
+        (LateGenerator(), {}, r"uses a random generator or an iterator \(LateGenerator.own"),
+        (HiddenGenerator(), {}, "read twice with the same random numbers is not the same"),
         (Asking(), {}, "get_worker_info"),
         (Rows(), {"worker_init_fn": print}, "worker_init_fn"),
         (Rows(), {"persistent_workers": True}, "persistent_workers=True already"),
@@ -263,6 +291,8 @@ class Asking(Rows):
         "seeds itself",
         "remembers",
         "has a generator",
+        "makes a generator",
+        "hides a generator",
         "asks for its seed",
         "sets workers up",
         "has them already",

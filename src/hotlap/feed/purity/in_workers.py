@@ -3,6 +3,7 @@
 import copy
 import logging
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data._utils import worker as _worker
 
 from hotlap import rng
+from hotlap.feed.purity.change_watch import ChangeWatch
 from hotlap.feed.purity.in_child import can_fork, in_child
 from hotlap.feed.purity.own_code import methods_reached, names_in
 from hotlap.feed.purity.reach import Reach
@@ -23,6 +25,8 @@ log = logging.getLogger("hotlap")
 DRAWS = "reading a sample draws from "
 """A reason that begins so speaks of random augmentation."""
 _SEED = 0xFEED
+_AGAIN, _AGAIN_S = 8, 0.5
+"""How often a sample is read again, and for how long: an augmentation may be left to chance."""
 _LOOKED_AT = 4
 """Batches that a sampler is asked for to see whether it draws as it goes."""
 
@@ -156,36 +160,48 @@ def asks_for_its_worker(dataset: Any) -> bool:
 
 
 def changes_when_read(dataset: Any) -> str | None:
-    """Read a sample twice, in a forked child; return what the second time changes, in words.
+    """Read a sample several times, in a forked child; return what differs in words.
 
-    The first one may open a file. None if nothing changes, and both draw the same numbers.
+    The first time may open a file. None if nothing changes, and the same numbers are drawn.
     """
 
     def look() -> str | None:
-        first, drawn = _read_seeded(dataset)
-        watched = Reach(dataset).watched
-        second, _ = _read_seeded(dataset)
-        changed = watched.find_rebinding()
-        if changed is not None:
-            return (
-                f"reading a sample changes {changed}, so samples may depend on those read before. "
-                "Make `__getitem__` leave the dataset unchanged."
-            )
-        moved = rng.generator_that_advanced(drawn)
-        if moved is not None:
-            return (
-                f"the first sample that a process reads seeds {moved}, or draws other numbers from "
-                "it than later ones do. Seed it where the script starts, and draw the same numbers "
-                "for every sample."
-            )
-        if samples_equal(first, second, unknown=True):
-            return None
-        return (
-            "the same sample, read twice with the same random numbers, is not the same, so samples "
-            "may depend on those read before. Make `__getitem__` depend on nothing but its index."
-        )
+        first = _read_seeded(dataset)
+        found, until = Reach(dataset), time.monotonic() + _AGAIN_S
+        if found.has_generator:
+            return found.problem
+        for _ in range(_AGAIN):
+            problem = _other_than(first, dataset, found.watched)
+            if problem is not None or time.monotonic() > until:
+                return problem
+        return None
 
     return in_child(look)
+
+
+def _other_than(first: tuple[Any, Any], dataset: Any, watched: ChangeWatch) -> str | None:
+    """Read the sample again; return how that differs from the first time, None if it does not."""
+    sample, drawn = first
+    again, _ = _read_seeded(dataset)
+    changed = watched.find_rebinding()
+    if changed is not None:
+        return (
+            f"reading a sample changes {changed}, so samples may depend on those read before. Make "
+            "`__getitem__` leave the dataset unchanged."
+        )
+    moved = rng.generator_that_advanced(drawn)
+    if moved is not None:
+        return (
+            f"the first sample that a process reads seeds {moved}, or draws other numbers from it "
+            "than later ones do. Seed it where the script starts, and draw the same numbers for "
+            "every sample."
+        )
+    if samples_equal(sample, again, unknown=True):
+        return None
+    return (
+        "a sample that is read twice with the same random numbers is not the same, so samples may "
+        "depend on those read before. Make `__getitem__` depend on nothing but its index."
+    )
 
 
 def _read_seeded(dataset: Any) -> tuple[Any, tuple[Any, Any, torch.Tensor]]:

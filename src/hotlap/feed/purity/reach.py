@@ -48,6 +48,8 @@ class Reach:
     def __init__(self, dataset: Any) -> None:
         self.problem: str | None = None
         """Why samples may not be kept in memory, or read once more to see."""
+        self.has_generator = False
+        """True if that problem is a random generator of the data set's own."""
         self.marks: dict[str, Any] = {}
         """Path -> a value, or what stands for the contents."""
         self.watched = ChangeWatch()
@@ -85,6 +87,7 @@ class Reach:
             version = 0 if value.is_inference() else value._version
             return id(value), version, sum_of_tensor(value)
         if isinstance(value, Iterator) or is_own_generator(value):
+            self.has_generator = is_own_generator(value)
             self.problem = f"the dataset uses a random generator or an iterator ({path})"
         elif isinstance(value, logging.Logger):
             self.problem = f"reading a sample may log ({path})"

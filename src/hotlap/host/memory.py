@@ -56,10 +56,12 @@ def resident_bytes() -> tuple[int, int]:
 
 def peak_bytes() -> int:
     """Return the most bytes that this process ever held in memory."""
-    import resource
-
     if sys.platform == "linux" and (peak := _status().get("VmHWM")) is not None:
         return peak
+    try:
+        import resource
+    except ImportError:
+        return resident_bytes()[1]
     # Linux, where a sandbox does not say more, counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

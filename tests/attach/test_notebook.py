@@ -189,7 +189,7 @@ def test_diagnose_and_tune_name_cells_and_write_the_plan_beside_the_notebook(
     assert any(place.startswith("a.ipynb#cell") for place in places), (places, done.stderr)
     for _ in range(3):
         # Beside other tests one tuning may be undecided; the next one continues it.
-        tuned = hotlap(path, "tune", "--budget", "40s", "--json")
+        tuned = hotlap(path, "tune", "--budget", "30s", "--json")
         if json.loads(tuned.stdout)["outcome"] == "gain":
             break
     assert json.loads(tuned.stdout)["outcome"] == "gain", tuned.stderr

@@ -28,6 +28,8 @@ from tests.fake_device import FakeCuda
 HOST = Host(cpu="x", cores=2)
 _CALLS = 4
 """Among which all parts are divided, so that they can run side by side."""
+_LADDER = "gpt-ladder"
+"""The part with the most ways, of which a few are run in small."""
 _FIGURES = (
     "mlp: plain: per_s",
     "mlp: engine, graph: per_s",
@@ -137,11 +139,11 @@ def test_a_part_that_is_stopped_keeps_its_rows_and_leaves_no_process(tmp_path: P
 def test_a_call_that_is_killed_keeps_its_rows_and_is_gone_on_with(
     how: signal.Signals, root: Path, tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-m", "benchmarks", "gpu", "copies", "mlp", "attention"]
+    argv = [sys.executable, "-m", "benchmarks", "gpu", "copies", "precision", "attention"]
     argv += ["--quick", "--device", "cpu", "--out", str(tmp_path)]
     killed = subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
-    while not any(row["part"] == "mlp" and "way" in row for row in read(tmp_path / ROWS)):
+    while not any(row["part"] == "precision" and "way" in row for row in read(tmp_path / ROWS)):
         assert time.monotonic() < deadline and killed.poll() is None
         time.sleep(0.1)
     part = psutil.Process(killed.pid).children()
@@ -153,12 +155,14 @@ def test_a_call_that_is_killed_keeps_its_rows_and_is_gone_on_with(
     assert ended == {"copies": "well"}
     # Half of a line, as a disk that was full leaves it.
     with (tmp_path / ROWS).open("a") as file:
-        file.write('{"part": "mlp", "way')
+        file.write('{"part": "precision", "way')
     again = subprocess.run(
         [*argv, "--resume", "--json"], cwd=root, capture_output=True, text=True, timeout=300
     )
     told = {row["part"]: row["ended"] for row in json.loads(again.stdout)["rows"]}
-    assert told == {"copies": "well, before", "mlp": "well", "attention": "well"}, again.stderr
+    assert told == {"copies": "well, before", "precision": "well", "attention": "well"}, (
+        again.stderr
+    )
     whole = read(tmp_path / ROWS)
     assert whole[: len(rows)] == rows
 
@@ -272,9 +276,29 @@ def test_operations_of_a_token_of_gpt_2(root: Path) -> None:
 
 
 @pytest.mark.slow
+def test_plans_of_the_ladder_are_known_and_it_is_climbed_in_small(
+    root: Path, tmp_path: Path
+) -> None:
+    check = (
+        "from benchmarks.on_gpu_gpt import HEADLINE, LADDER\n"
+        "from hotlap import plan, techniques\n"
+        "for rung in (*HEADLINE, *LADDER):\n"
+        "    techniques.check(plan.Plan(rung.plan or {}), techniques.registry())"
+    )
+    ways = ("autocast", "none of the three")
+    climb = ["benchmarks.on_gpu", _LADDER, "--quick", "--device", "cpu", "--ways", *ways]
+    for argv in (["-c", check], ["-m", *climb, "--rows", str(tmp_path / ROWS)]):
+        told = subprocess.run([sys.executable, *argv], cwd=root, capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+    rows = read(tmp_path / ROWS)
+    assert {row["way"] for row in rows if "best_tokens_per_s" in row} == {*ways}
+    assert not any("failed" in row for row in rows)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(_CALLS))
 def test_every_part_works_in_small_on_a_cpu(root: Path, tmp_path: Path, number: int) -> None:
-    chosen = list(parts())[number::_CALLS]
+    chosen = [name for name in parts() if name != _LADDER][number::_CALLS]
     argv = [sys.executable, "-m", "benchmarks", "gpu", *chosen, "--quick", "--json"]
     argv += ["--device", "cpu", "--out", str(tmp_path)]
     called = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=3000)

@@ -179,7 +179,7 @@ def test_hotlap_diagnose_refuses_what_it_cannot_run(
 
 @pytest.mark.slow
 def test_a_recipe_is_diagnosed_under_the_empty_plan() -> None:
-    found, progress = diagnosed("--budget", "40s", str(RECIPE), "--epochs", "50")
+    found, progress = diagnosed("--budget", "25s", str(RECIPE), "--epochs", "50")
     assert found["is_recipe"] and "is a recipe" in progress
     assert found["noise_floor"] is not None
     assert any(line["where"].startswith("tiny_recipe.py:") for line in found["lines"])
@@ -190,7 +190,7 @@ def test_a_recipe_is_diagnosed_under_the_empty_plan() -> None:
 
 @pytest.mark.slow
 def test_data_that_nobody_can_keep_are_the_cause_all_the_same() -> None:
-    found, _ = diagnosed("--budget", "60s", str(LOOPS), "made", "1000")
+    found, _ = diagnosed("--budget", "45s", str(LOOPS), "made", "1000")
     (finding,) = [row for row in found["findings"] if row["rule"] == "per_item_decode"]
     assert finding["where"].startswith("loops.py:")
     assert finding["at_most_ms"] > 0.5 * found["step_ms"]["mean"]
@@ -198,7 +198,7 @@ def test_data_that_nobody_can_keep_are_the_cause_all_the_same() -> None:
 
 @pytest.mark.slow
 def test_a_slow_optimizer_with_sparse_gradients_is_the_cause() -> None:
-    found, _ = diagnosed("--budget", "60s", str(LOOPS), "sparse", "3000")
+    found, _ = diagnosed("--budget", "30s", str(LOOPS), "sparse", "3000")
     (finding,) = [row for row in found["findings"] if row["rule"] == "slow_optimizer"]
     assert finding["plan"] == {} and finding["where"].startswith("loops.py:")
 

@@ -180,7 +180,7 @@ def test_the_command_writes_a_trace_for_viewers_and_reads_it_again(
     hotlap: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("COMPILED", "Network()"))
-    options = ["--json", "--budget", "40s", "--trace", "traces"]
+    options = ["--json", "--budget", "25s", "--trace", "traces"]
     done = hotlap("diagnose", "train.py", *options)
     assert done.returncode == 0, done.stderr
     profile = json.loads(done.stdout)["profile"]
@@ -218,7 +218,7 @@ def test_a_run_that_is_too_short_is_diagnosed_and_the_report_says_why_it_has_no_
     hotlap: Run, root: Path, tmp_path: Path
 ) -> None:
     script = str(root / "tests" / "tiny.py")
-    options = ["--json", "--budget", "40s", "--trace", "traces"]
+    options = ["--json", "--budget", "25s", "--trace", "traces"]
     done = hotlap("diagnose", *options, script, "--samples", "64", "--epochs", "1")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)

@@ -8,17 +8,20 @@ from typing import Any
 import torch
 
 import hotlap
-from tests.distributed.cases import exact
+from tests.distributed.cases import BATCH, exact
 from tests.engine import lattice
 
 
-def task(epochs: int = 3, pause_ms: float = 0.0, fault: str = "") -> hotlap.Task:
+def task(
+    epochs: int = 3, pause_ms: float = 0.0, fault: str = "", batch_size: int = BATCH
+) -> hotlap.Task:
     """Return the task.
 
     Args:
         epochs: as in a task.
         pause_ms: that each micro-batch takes.
         fault: of the last rank in its third step: `hang` or `raise`; `at once`: in its first.
+        batch_size: as in a task.
     """
     number = itertools.count(1)
     is_last = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
@@ -36,4 +39,4 @@ def task(epochs: int = 3, pause_ms: float = 0.0, fault: str = "") -> hotlap.Task
         if (fault == "raise" and step == 3) or fault == "at once":
             raise ValueError("a wrong sample")
 
-    return exact(epochs=epochs, loss=loss)
+    return exact(epochs=epochs, loss=loss, batch_size=batch_size)

@@ -99,7 +99,7 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     [
         (("--devices", "0"), "--devices 0 is not valid. Expected: 1 or more."),
         (("--devices", "2", "--device", "cuda:0"), "--device cuda:0 names one device"),
-        (("--devices", "20"), "a step has 16 samples, fewer than the 20 ranks"),
+        (("--devices", "3", "--batch_size", "2"), "a step has 2 samples, fewer than the 3 ranks"),
     ],
 )
 def test_what_cannot_be_is_said_once(options: tuple[str, ...], words: str) -> None:

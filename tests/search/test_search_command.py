@@ -218,14 +218,14 @@ def kill_once(here: Path, argv: list[str], after_s: float, number: int) -> bool:
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_at_random_ends_as_one_that_is_not(here: Path) -> None:
-    argv = ["--trials", "5", "--seeds", "0", "--objective", "max:accuracy", "--wait-s", "0.002"]
+    argv = ["--trials", "4", "--seeds", "0", "--objective", "max:accuracy", "--wait-s", "0.002"]
     whole = searched(here, *argv, "--run-dir", "whole")
     generator, kills = random.Random(0), 0
-    while kills < 6:
+    while kills < 4:
         kind = generator.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGKILL])
         after_s = generator.uniform(2.0, 9.0)
         kills += kill_once(here, [*argv, "--run-dir", "killed"], after_s, kind)
-        if kills < 6 and not read_study(here / "killed").open:
+        if kills < 4 and not read_study(here / "killed").open:
             break
     found = searched(here, *argv, "--run-dir", "killed")
     assert kills >= 3

@@ -36,10 +36,10 @@ def report(
 ) -> int:
     """Make one self-contained HTML page of a result: no script, no request, light and dark.
 
-    PATH is what `hotlap diagnose`, `tune`, `train` or `search` printed with --json, a run's folder
-    (`hotlap train --run-dir DIR`), or that of a search, whether it runs or has ended. The folders
-    of two runs are compared: what differs in task, plan, host and code, and their curves over each
-    other.
+    PATH is what `hotlap diagnose`, `tune`, `verify`, `train` or `search` printed with --json, a
+    run's folder (`hotlap train --run-dir DIR`), or that of a search, whether it runs or has ended.
+    The folders of two runs are compared: what differs in task, plan, host and code, and their
+    curves over each other.
 
     With --json the document that the page would show is printed, and a page is written only if
     --page says where.

@@ -34,7 +34,7 @@ def prover() -> Iterator[Prover]:
     patch.setenv("PYTHONPATH", str(BENCHMARKS.parent), prepend=os.pathsep)
     script = Script(path="lies_taught.py", args=("--epochs", "1000"), cwd=str(BENCHMARKS))
     with Lab(script, techniques=TECHNIQUES) as lab:
-        made = Prover(lab, 40, registry(TECHNIQUES), seed=0)
+        made = Prover(lab, 40, registry(TECHNIQUES))
         made.run_plain()
         assert made.differs is None
         yield made
@@ -57,7 +57,7 @@ def test_what_a_script_moves_itself_excuses_nothing_else(monkeypatch: pytest.Mon
     techniques = tuple(f"benchmarks.lies_planted:{lie.name.upper()}" for lie in told)
     script = Script(path="lies_normalizing.py", args=("--epochs", "1000"), cwd=str(BENCHMARKS))
     with Lab(script, techniques=techniques) as lab:
-        made = Prover(lab, 40, registry(techniques), seed=0)
+        made = Prover(lab, 40, registry(techniques))
         made.run_plain()
         honest = made.prove(FUSED)
         assert honest.tier == "rounding", honest.evidence

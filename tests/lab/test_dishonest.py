@@ -31,7 +31,7 @@ def prover() -> Iterator[Prover]:
     patch.syspath_prepend(folder)
     script = Script(path=str(TINY), args=("--epochs", "20"), cwd=str(TINY.parent))
     with Lab(script, techniques=TECHNIQUES) as lab:
-        made = Prover(lab, HORIZON, registry(TECHNIQUES), seed=0)
+        made = Prover(lab, HORIZON, registry(TECHNIQUES))
         made.run_plain()
         assert made.differs is None
         yield made

@@ -12,12 +12,11 @@ from hotlap.diagnosis.causes import _needs, _reserve_s, _Subject
 from hotlap.diagnosis.conviction import (
     Trials,
     Tried,
-    by_cost,
     conclude,
     still_wanted,
     trials_of_race,
 )
-from hotlap.diagnosis.findings import Diagnosis, Finding
+from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.live_trials import SHARE
 from hotlap.diagnosis.time_plan import Clock, RaceTime
 from hotlap.lab.arm import Arm
@@ -127,25 +126,18 @@ def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
         assert len(found.opportunities) == told
 
 
-def finding(rule: str, cost: float, low: float, high: float) -> Finding:
-    return Finding(rule, "speed", cost, low, high, cost, "a.py:1", "", "", {}, "exact", "high")
-
-
-@pytest.mark.parametrize(
-    ("line_ms", "order"),
-    [
-        ((4.9, 3.0, 6.0), ["line", "setting", "other"]),
-        ((4.7, 4.6, 4.75), ["setting", "line", "other"]),
-        ((5.5, 5.4, 5.6), ["line", "setting", "other"]),
-    ],
-    ids=["not told apart", "told apart", "costs more"],
-)
-def test_a_setting_comes_behind_a_line_whose_cost_it_cannot_be_told_from(
-    line_ms: tuple[float, float, float], order: list[str]
-) -> None:
-    setting, line = finding("setting", 5.0, 4.8, 5.2), finding("line", *line_ms)
-    found = by_cost([finding("other", 1.0, 0.5, 1.5), setting, line], {"setting"})
-    assert [each.rule for each in found] == order
+def test_an_opportunity_says_what_does_the_same_in_a_script() -> None:
+    trace, ratio = trace_of(5.0, 0.2), Ratio(1.3, 1.2, 1.5, 10)
+    for switch, said in (
+        (Plan({"threads": {"count": 2}}), "call torch.set_num_threads(2) before training"),
+        (Plan({"host_allocator": {}}), "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647"),
+        (Plan({"workers": {"count": 2}}), ""),
+    ):
+        tried = Tried(switch, ratio, "", is_gain=True)
+        found = conclude(known(trace), (), (switch,), Trials({str(switch): tried}, 0.01))
+        assert said in found.opportunities[0].remedy
+        assert bool(found.opportunities[0].remedy) == bool(said)
+        assert found.opportunities[0].remedy in printed(found)
 
 
 def test_a_saving_does_not_raise_what_the_trace_allows() -> None:

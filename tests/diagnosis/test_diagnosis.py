@@ -76,20 +76,6 @@ def test_what_the_script_does_already_is_not_nominated() -> None:
     assert rules_of(replace(TRACE, facts=busy)) == ["slow_data"]
 
 
-def test_memory_that_is_given_back_is_nominated_on_a_cpu_where_it_takes_time() -> None:
-    given = nominate(replace(TRACE, facts=replace(FACTS, page_faults=5e3, system_ms=1.0)))
-    (found,) = [nomination for nomination in given if nomination.rule == "returned_memory"]
-    assert (found.rule, found.where, found.at_most_ms) == ("returned_memory", "a.py:5", 1.0)
-    assert "5,000 pages" in found.evidence
-    assert found.remedies[0].techniques == {"host_allocator": {}}
-    for other in (
-        {"page_faults": 50.0, "system_ms": 1.0},
-        {"page_faults": 5e3, "system_ms": 0.05},
-        {"page_faults": 5e3, "system_ms": 1.0, "device": "cuda"},
-    ):
-        assert "returned_memory" not in rules_of(replace(TRACE, facts=replace(FACTS, **other)))
-
-
 def test_pages_are_counted_from_the_tenth_step_on() -> None:
     paging = Paging()
     for number in range(14):
@@ -97,9 +83,9 @@ def test_pages_are_counted_from_the_tenth_step_on() -> None:
         size = 64 if number >= 10 else 512
         bytearray(size * 2**20)
         paging.step_ends()
-    faults, system_ms = paging.step_means()
+    faults, system_share = paging.step_means()
     assert 64 * 2**20 / mmap.PAGESIZE * 0.9 < faults < 64 * 2**20 / mmap.PAGESIZE * 2
-    assert system_ms > 0
+    assert 0 < system_share < 1.5
     assert Paging().step_means() == (0, 0)
 
 

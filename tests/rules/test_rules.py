@@ -102,14 +102,6 @@ def test_remedies_of_an_optimizer_are_those_that_torch_has() -> None:
     assert named(trace(optimizer=4.0, optimizers=(lbfgs,))) == []
 
 
-def test_pages_that_come_and_go_are_told_by_their_number_and_the_systems_time() -> None:
-    many = {"page_faults": 4000.0, "system_ms": 2.0}
-    assert named(trace(**many)) == ["returned_memory"]
-    assert named(trace(**many, device="cuda")) == []
-    assert named(trace(page_faults=3.0, system_ms=2.0)) == []
-    assert named(trace(page_faults=4000.0, system_ms=0.1)) == []
-
-
 def test_denormal_numbers_are_told_by_how_many_an_optimizer_keeps() -> None:
     (found,) = rules.nominate(trace(optimizer=0.1, denormals=66_379))
     assert found.rule == "denormal_state" and found.where == ADAM.where

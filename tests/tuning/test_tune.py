@@ -48,10 +48,12 @@ def test_only_what_can_serve_is_tried_and_the_rest_says_why() -> None:
 def test_memory_is_kept_only_where_steps_are_handed_pages() -> None:
     found, refused = nominate(FACTS, HOST, registry(), Numerics.EXACT)
     assert "host_allocator" not in names(found)
-    assert "page faults each, so it can save little" in refused["host_allocator"]
-    many = replace(FACTS, page_faults=5000.0)
+    assert "so it can save little" in refused["host_allocator"]
     linux = replace(HOST, platform="linux")
-    assert "host_allocator" in names(nominate(many, linux, registry(), Numerics.EXACT)[0])
+    for faults, share, is_tried in ((5e3, 0.1, True), (5e3, 0.01, False), (50.0, 0.1, False)):
+        given = replace(FACTS, page_faults=faults, system_share=share)
+        found, _ = nominate(given, linux, registry(), Numerics.EXACT)
+        assert ("host_allocator" in names(found)) is is_tried
 
 
 def test_what_nobody_would_try_here_says_what_is_missing() -> None:

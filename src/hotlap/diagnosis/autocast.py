@@ -1,5 +1,6 @@
 """What autocast does to the memory and the time of a subject, by trials with it and without."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -129,7 +130,7 @@ def _compare(
 
 def _too_short(clock: Clock, missing_s: float) -> str:
     total = clock.seconds - clock.left + missing_s + _LEAST_S
-    return f"the rest of the budget is too short: use --budget {total:.0f}s or more"
+    return f"the rest of the budget is too short: use --budget {math.ceil(total)}s or more"
 
 
 def _why_failed(error: HotlapError) -> str:

@@ -1,5 +1,6 @@
 """The diagnosis: observe, suspect, try each remedy in turns with the plain script, and rank."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -235,7 +236,7 @@ def _try(
     fits = needs.arms_that_fit(len(usual), subject.clock.left)
     if not fits:
         total = subject.clock.seconds - subject.clock.left + needs.least_s
-        why = f"the rest of the budget is too short: use --budget {total:.0f}s or more"
+        why = f"the rest of the budget is too short: use --budget {math.ceil(total)}s or more"
         return _with_live_only(known, nominations, switches, live, plans, why)
     tried = dict(list(usual.items())[:fits])
     if len(tried) < len(plans):

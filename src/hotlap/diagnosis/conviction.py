@@ -1,6 +1,6 @@
 """What a race says of each suspect: the milliseconds that its remedy saved, or an upper bound."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
@@ -9,7 +9,7 @@ from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.rules import Nomination
-from hotlap.techniques import Technique, numerics_of
+from hotlap.techniques import Technique, numerics_of, registry
 
 _NO_PLAN = "depends on the remedy"
 """Numerics of a finding whose remedy is an edit of the script."""
@@ -40,6 +40,15 @@ class Tried:
     def numerics(self) -> str:
         """What the plan's techniques claim."""
         return numerics_of(self.plan, self.known).value
+
+    @property
+    def by_hand(self) -> str:
+        """What does the same in a script; empty for what only a plan can do."""
+        known = registry() if self.known is None else self.known
+        said = [
+            known[name].by_hand.format(**options) for name, options in self.plan.techniques.items()
+        ]
+        return "; ".join(filter(None, said))
 
 
 @dataclass(frozen=True)
@@ -159,9 +168,7 @@ def conclude(
             suspects.append(suspect(nomination, why, remedies))
     return replace(
         known,
-        findings=by_cost(
-            (*known.findings, *findings), {each.rule for each in nominations if each.is_setting}
-        ),
+        findings=by_cost((*known.findings, *findings)),
         opportunities=tuple(_opportunities(switches, trials, step_ms)),
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
@@ -232,26 +239,9 @@ def sampled_finding(nomination: Nomination) -> Finding:
     )
 
 
-def by_cost(findings: Iterable[Finding], settings: Container[str] = ()) -> tuple[Finding, ...]:
-    """Return findings, those that cost most first.
-
-    A setting of the process may gain by what a line of the script costs: it comes behind a line
-    whose cost cannot be told from its own.
-
-    Args:
-        findings: in any order.
-        settings: rules whose remedy is a setting of the whole process.
-    """
-    found = sorted(findings, key=lambda finding: -finding.cost_ms)
-    for finding in [each for each in found if each.rule in settings]:
-        at = found.index(finding)
-        behind = [
-            place
-            for place, other in enumerate(found)
-            if place > at and other.rule not in settings and other.high >= finding.low
-        ]
-        found.insert(max(behind, default=at), found.pop(at))
-    return tuple(found)
+def by_cost(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, those that cost most first."""
+    return tuple(sorted(findings, key=lambda finding: -finding.cost_ms))
 
 
 def _in_words(tried: Sequence[Tried]) -> str:
@@ -366,6 +356,7 @@ def _opportunities(
                 low=_saved_ms(step_ms, tried, tried.ratio.low),
                 high=_saved_ms(step_ms, tried, tried.ratio.high),
                 numerics=tried.numerics,
+                remedy=tried.by_hand,
             )
         )
     return sorted(found, key=lambda row: -row.saves_ms)

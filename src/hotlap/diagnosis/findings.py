@@ -73,6 +73,8 @@ class Opportunity:
     low: float
     high: float
     numerics: str
+    remedy: str = ""
+    """What does the same in a script."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """`--profile` of a diagnosis: checked; steps under torch.profiler summarized, their trace kept."""
 
+import math
 import os
 import shutil
 import socket
@@ -140,7 +141,7 @@ def take_profile(
     """
     if clock.left < trace.setup_s:
         needed = clock.seconds - clock.left + trace.setup_s + _LEAST_S
-        why = f"the rest of the budget is too short: use --budget {needed:.0f}s or more"
+        why = f"the rest of the budget is too short: use --budget {math.ceil(needed)}s or more"
         return None, (f"{_NOTHING} with torch.profiler: {why}",)
     kinds = request.kinds or ((CPU, CUDA) if trace.facts.device == CUDA else (CPU,))
     progress(f"recording some steps with torch.profiler: {', '.join(kinds)}")

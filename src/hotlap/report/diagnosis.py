@@ -149,6 +149,8 @@ def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
             f"{row.saves_ms:.2f} ms a step ({row.low:.2f} to {row.high:.2f}). "
             f"Numerics: {row.numerics}."
         )
+        if row.remedy:
+            console.print(f"   In the script: {row.remedy}.")
 
 
 def _nothing_found(diagnosis: Diagnosis) -> str:

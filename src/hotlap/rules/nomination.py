@@ -34,8 +34,6 @@ class Nomination:
     sampled_ms: tuple[float, float, float] | None = None
     """Per step, and the ends of its interval, where the time was sampled that the lines to edit
     take: that is evidence by itself, of medium confidence at most."""
-    is_setting: bool = False
-    """True if the remedy is a setting of the whole process: the line is only where it shows."""
     rule: str = ""
     """Who nominates; filled in by the rule's record."""
     kind: str = ""

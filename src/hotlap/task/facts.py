@@ -118,8 +118,8 @@ class TaskFacts:
     """How `planned_steps` was found, or why it was not."""
     page_faults: float = 0.0
     """Pages that the system handed to the process in a step, 0 if unknown."""
-    system_ms: float = 0.0
-    """The system's own work in a step, 0 if unknown."""
+    system_share: float = 0.0
+    """The system's own work as a share of the run's time, 0 if unknown."""
     denormals: int = 0
     """Elements of the optimizers' state on the CPU that were denormal in the end, about."""
     data_parallel: int | None = None

@@ -148,6 +148,7 @@ TECHNIQUE = Technique(
     proof=proof,
     memory_format="channels_last",
     is_opportunity=True,
+    by_hand="call to(memory_format=torch.channels_last) on the model and on each batch of images",
     live=Live(_switch_on, _switch_off),
     on_ranks=True,
 )

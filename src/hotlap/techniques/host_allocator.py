@@ -27,7 +27,7 @@ from typing import Any
 from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
-from hotlap.trace.paging import MANY, Paging
+from hotlap.trace.paging import MANY, SHARE, Paging
 
 VARIABLES = {
     "MALLOC_MMAP_MAX_": "0",
@@ -93,7 +93,8 @@ def proof(target: ProcessTarget) -> Proof:
 
 def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     # A trial of it takes the time of one that may gain more.
-    return () if task.device == "cpu" and task.page_faults < MANY else ({},)
+    is_little = task.page_faults < MANY or task.system_share < SHARE
+    return () if task.device == "cpu" and is_little else ({},)
 
 
 TECHNIQUE = Technique(
@@ -104,6 +105,10 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
-    without_candidates=f"steps have fewer than {MANY} page faults each, so it can save little",
+    without_candidates=f"steps have fewer than {MANY} page faults each, or the system works for "
+    f"less than {SHARE:.0%} of their time, so it can save little",
+    is_opportunity=True,
+    by_hand="start the script with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 in its "
+    "environment",
     on_ranks=True,
 )

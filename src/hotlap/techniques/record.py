@@ -311,6 +311,8 @@ class Technique:
     """How it is switched in a live process, None if only a new process can have it."""
     is_opportunity: bool = False
     """True if a diagnosis tries it as a switch that blames no line of the script."""
+    by_hand: str = ""
+    """What does the same in a script, as an instruction; `{option}` stands for an option."""
     on_ranks: bool = False
     """True if it can be used where several ranks train one model."""
     acts_late: bool = False

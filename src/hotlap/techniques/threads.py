@@ -102,5 +102,6 @@ TECHNIQUE = Technique(
     candidates=candidates,
     live=Live(_switch_on, _switch_off),
     is_opportunity=True,
+    by_hand="call torch.set_num_threads({count}) before training",
     on_ranks=True,
 )

@@ -224,7 +224,7 @@ class Recorder:
         self.check_limits(epochs)
 
     def page_means(self) -> tuple[float, float]:
-        """Return the page faults of a step, and the system's own ms, see `Paging.step_means`."""
+        """Return page faults of a step, and the system's own share, see `Paging.step_means`."""
         self._paging.steps = self.steps - SETTLED
         return self._paging.step_means()
 

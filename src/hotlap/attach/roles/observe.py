@@ -337,7 +337,7 @@ class Watch(Part):
             per_epoch = self._rounds.steps
             if planned is None:
                 planned, why = plan_by_rounds(self._rounds, self._loops) or (planned, why)
-        page_faults, system_ms = self.recorder.page_means()
+        page_faults, system_share = self.recorder.page_means()
         device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=device_of(self.roots),
@@ -349,7 +349,7 @@ class Watch(Part):
             planned_steps=planned,
             planned_why=why,
             page_faults=page_faults,
-            system_ms=system_ms,
+            system_share=system_share,
             denormals=count_denormals(known_optimizers()),
             data_parallel=count_data_parallel(self.roots),
             ranks=self._session.ranks,

@@ -189,7 +189,7 @@ class _Watched:
         built, task = self.built, self.trial.task
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
-        page_faults, system_ms = self.recorder.page_means()
+        page_faults, system_share = self.recorder.page_means()
         device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=built.device.partition(":")[0],
@@ -203,7 +203,7 @@ class _Watched:
             if epochs
             else f"the recipe's task: {task.total_steps} steps",
             page_faults=page_faults,
-            system_ms=system_ms,
+            system_share=system_share,
             denormals=count_denormals([built.optimizer]),
             device_bytes=device_bytes,
             device_room=device_room,

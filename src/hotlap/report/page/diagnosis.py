@@ -212,10 +212,11 @@ def _opportunities(document: Document) -> list[Section]:
             wording.plan({each.get("technique"): each.get("options")}),
             f"{wording.ms(each['saves_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
             str(each.get("numerics")),
+            str(each.get("remedy", "")),
         )
         for each in list_of(document, "opportunities")
     ]
-    head = ("technique", "saves in a step", "numerics")
+    head = ("technique", "saves in a step", "numerics", "in the script")
     lead = "Switches that are not set, and are no mistake."
     return [Section("What else would make it faster", [Table(head, rows)], lead)] if rows else []
 

@@ -10,7 +10,7 @@ Why it costs   cudaMalloc and cudaFree wait for the device, and what is reserved
 What to do     remove `empty_cache` from the loop; pad batches to few sizes (buckets) where shapes
                change; set `PYTORCH_ALLOC_CONF=expandable_segments:True` (technique `allocator`).
                On a CPU there is no such allocator: the C library gives large blocks back and asks
-               for them again, which `hotlap diagnose` measures (rule `returned_memory`).
+               for them again, which `hotlap diagnose` measures (technique `host_allocator`).
 Evidence       the allocator's own counters, and the line that empties the cache. The bytes are
                what is reserved and not allocated, each at its peak.
 """

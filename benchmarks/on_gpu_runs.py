@@ -300,7 +300,9 @@ def tuned(sizes: Sizes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "recipe.py")
         shutil.copy(ROOT / "tests" / "tiny_recipe.py", recipe)
-        scripts = {"on_device.py": sizes.device.name, "on_cpu.py": "cpu"}
+        scripts = {"on_device.py": sizes.device.name}
+        if sizes.is_cuda:
+            scripts["on_cpu.py"] = "cpu"
         for name, device in scripts.items():
             Path(folder, name).write_text(_SCRIPT.replace("{device}", device))
         for path, args in (

@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import gc
 import hashlib
 import os
 import shutil
@@ -51,9 +52,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=NO_DEVICE))
 
 
+_unfreeze = gc.unfreeze
+_is_unfrozen = True
+
+
+def _note_unfrozen() -> None:
+    global _is_unfrozen
+    _unfreeze()
+    _is_unfrozen = True
+
+
+gc.unfreeze = _note_unfrozen
+
+
+def _freeze() -> None:
+    """Spare collections of garbage the million objects that all tests together have imported.
+
+    Neither `gc.collect` nor `gc.get_objects` looks at them any more.
+    """
+    global _is_unfrozen
+    if _is_unfrozen:
+        gc.collect()
+        gc.freeze()
+        _is_unfrozen = False
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Give each test the same random numbers, in whatever order the tests run."""
+    _freeze()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)

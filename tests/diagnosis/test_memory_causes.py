@@ -112,7 +112,7 @@ def test_a_detached_loss_that_keeps_the_batchs_storage_is_found(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fashion_mnist", "gpt", "jpeg", "sequences"])
+@pytest.mark.parametrize("name", ["gpt", "sequences"])
 def test_examples_have_padding_only_where_sequences_are_padded(name: str, root: Path) -> None:
     import json
     import subprocess

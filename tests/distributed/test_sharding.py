@@ -154,7 +154,6 @@ def test_one_rank_that_is_not_finite_is_skipped_by_all() -> None:
         ((2, {"level": "parameters"}), (1, None)),
         ((2, {"level": "parameters"}), (4, {"level": "parameters"})),
         ((2, {"level": "optimizer"}), (3, {"level": "gradients"})),
-        ((2, {"level": "gradients"}), (2, {"level": "optimizer"})),
         ((4, HYBRID), (2, None)),
     ],
     ids=str,

@@ -34,13 +34,23 @@ TINY = Path(__file__).parents[1] / "tiny.py"
 ELSEWHERE = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION, *NOT_FOR_TINY)
 ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
 
+DATA = ("resident", "workers")
 EXACT = {"resident", "workers", "optimizer foreach"}
 """Of these each pair is compared to the bit in `make test`."""
 TOGETHER = (
     ("resident", "optimizer fused", "threads", "channels_last"),
     ("workers", "optimizer foreach", "threads", "channels_last"),
 )
-"""All others at once in `make test`; `make test-all` says which two do not bear each other."""
+"""All others at once in `make test`."""
+GROUPS = (
+    *((data, "optimizer foreach", "host_allocator", "garbage_collector") for data in DATA),
+    *(
+        (data, optimizer, "threads", "channels_last", *SETTINGS)
+        for data in DATA
+        for optimizer in ("optimizer foreach", "optimizer fused")
+    ),
+)
+"""In which each two that bear each other meet; those of the first two compare to the bit."""
 REFUSED = {frozenset({"resident", "workers"}), frozenset({"deterministic", "cudnn_benchmark"})}
 """Pairs of which one refuses the other."""
 
@@ -96,9 +106,8 @@ def first_loss(output: str) -> float:
 
 
 def marked(row: Any, *names: str) -> Any:
-    """What does nothing here is left to `make test-all`, as are pairs that `TOGETHER` has."""
+    """What does nothing here is left to `make test-all`."""
     is_slow = not {*NEED_CUDA, *SETTINGS}.isdisjoint(names)
-    is_slow |= len(names) > 1 and not EXACT.issuperset(names)
     marks = [pytest.mark.slow] if is_slow else []
     if len(names) > 1 and not {*NEED_CUDA}.isdisjoint(names):
         # Without a device all of them are tried at once.
@@ -138,14 +147,22 @@ def test_all_settings_beside_another_technique(row: str, plain: Any, tmp_path: P
 PAIRS = [
     pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]
 ]
+IN_GROUPS = {pair for group in GROUPS for pair in itertools.permutations(group, 2)}
+ALONE = [pair for pair in PAIRS if pair not in IN_GROUPS or EXACT.issuperset(pair)]
 
 
-@pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
+@pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in ALONE])
 def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
     check(plain, tmp_path, plan(*pair), refused=refuses(REFUSED, *pair))
 
 
-@pytest.mark.parametrize("rows", TOGETHER, ids=" + ".join)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        *(pytest.param(rows, id=" + ".join(rows)) for rows in TOGETHER),
+        *(pytest.param(rows, id=" + ".join(rows), marks=pytest.mark.slow) for rows in GROUPS),
+    ],
+)
 def test_all_together(rows: tuple[str, ...], plain: Any, tmp_path: Path) -> None:
     check(plain, tmp_path, plan(*rows))
 
@@ -179,7 +196,9 @@ TO_AND_FRO += [("none", name) for name in NAMES[1:]]
     [
         pytest.param(TO_AND_FRO, id="to and from the script's own"),
         pytest.param(
-            list(itertools.product(NAMES, NAMES)), id="each and each", marks=pytest.mark.slow
+            [("none", "none"), *itertools.product(NAMES[1:], NAMES[1:])],
+            id="to and from one another",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -205,13 +224,13 @@ def test_a_resumed_run_continues_under_every_optimizer(
         return json.loads((tmp_path / "out").read_text())
 
     states = {}
-    for name in NAMES:
+    for name in dict(orders):
         go_on(name, None)
         states[name] = state.read_bytes()
     outputs = {(first, second): go_on(second, states[first]) for first, second in orders}
     reference = outputs["none", "none"]
-    assert outputs["foreach", "none"] == outputs["none", "foreach"] == reference
-    for value in outputs.values():
+    for order, value in outputs.items():
+        assert "fused" in order or value == reference
         assert value == pytest.approx(reference, rel=1e-4)
 
 

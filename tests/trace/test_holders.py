@@ -130,8 +130,9 @@ def growth_of(
 ) -> Iterator[Callable[[Callable[[int], Any], Any], list[Growth]]]:
     """Give what grows in what an object leads to, while a function is called in each step."""
 
-    # Looking at all objects of this process takes long.
+    # Looking at all objects of this process takes long, and so do the files of all other tests.
     monkeypatch.setattr("hotlap.trace.holders._hidden_roots", tuple)
+    monkeypatch.setattr("hotlap.trace.holders.is_users", lambda file: file == HERE)
 
     def find(step: Callable[[int], Any], root: Any) -> list[Growth]:
         ledger = MemoryLedger()

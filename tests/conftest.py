@@ -72,7 +72,6 @@ def _freeze() -> None:
     """
     global _is_unfrozen
     if _is_unfrozen:
-        gc.collect()
         gc.freeze()
         _is_unfrozen = False
 

@@ -141,9 +141,9 @@ def test_nothing_is_found_where_all_of_them_are_right(tmp_path: Path) -> None:
     for text, wrong, right, *_ in HOLDERS.values():
         assert wrong in text
         texts.append(text.replace(wrong, right) + "logs.append(log)\n")
-    script = SMALL + TAIL + "losses, logs = [], []\n" + "".join(texts) + LOOP
+    script = SMALL + TAIL + "steps, logs = [], []\n" + "".join(texts) + LOOP
     script += "    for log in logs:\n        log(outputs.detach())\n"
-    script += REBOUND.replace("[loss]", "[loss.item()]")
+    script += REBOUND.replace("losses", "steps").replace("[loss]", "[loss.item()]")
     assert diagnosed(tmp_path, script)["findings"] == []
 
 

@@ -13,7 +13,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.lab.trial import Lab
 from hotlap.tuning.micro_batches.result import MicroBatch
 
-BATCH = 64
+BATCH = 256
 RECIPE = f"""
 from typing import Literal
 
@@ -24,8 +24,8 @@ from torch.utils.data import TensorDataset
 import hotlap
 
 def network(norm):
-    wide = nn.Linear(16, 262144)
-    return nn.Sequential(wide, nn.Tanh(), nn.Linear(262144, 2), *([nn.BatchNorm1d(2)] * norm))
+    wide = nn.Linear(16, 65536)
+    return nn.Sequential(wide, nn.Tanh(), nn.Linear(65536, 2), *([nn.BatchNorm1d(2)] * norm))
 
 def mean(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
@@ -116,7 +116,7 @@ def test_what_cannot_be_split_is_said(recipe: Path) -> None:
     free = find(recipe, arguments=norm)
     assert free.largest == free.fastest == BATCH
     assert "batch norm" in free.why_whole
-    with pytest.raises(RunError, match=r"not even a micro-batch of 64 fits .*batch norm"):
+    with pytest.raises(RunError, match=r"not even a micro-batch of 256 fits .*batch norm"):
         find(recipe, memory_of(free, 0.4), arguments=norm)
     within = find(recipe, arguments={"loss": "contrastive"})
     assert within.largest == within.fastest == BATCH

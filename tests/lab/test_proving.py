@@ -220,7 +220,7 @@ def test_a_script_without_a_seed_is_followed_again_with_one(
 )
 @pytest.mark.slow
 @pytest.mark.usefixtures("planted_path")
-def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(
+def test_steps_that_draw_or_hang_on_their_place_are_repeated_and_lies_are_found(
     kind: str, lies: tuple[str, ...]
 ) -> None:
     techniques = tuple(f"planted:{name}" for name in lies)

@@ -47,4 +47,5 @@ TECHNIQUE = Technique(
     phases=("data",),
     set_up_s=6.0,
     is_opportunity=True,
+    by_hand="sleep for {ms} ms",
 )

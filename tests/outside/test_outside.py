@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotlap import rules, techniques
+from hotlap.diagnosis.conviction import Tried
 from hotlap.engine.memory.estimate import estimate
 from hotlap.errors import PlanError, UsageError
 from hotlap.lab.statistics import Ratio
@@ -60,6 +61,12 @@ def test_its_options_are_checked_and_it_is_estimated() -> None:
     assert found.chosen.peak is not None and found.chosen.peak.bytes > 0
     with pytest.raises(PlanError, match="no_nap"):
         estimate(make(), NO_NAP, find_largest=False)
+
+
+def test_it_says_what_does_the_same_in_a_script() -> None:
+    known = techniques.registry([TECHNIQUE])
+    for plan, ms in ((NO_NAP, 0), (Plan({"no_nap": {"ms": 2}}), 2)):
+        assert Tried(plan, GAIN, "", known=known).by_hand == f"sleep for {ms} ms"
 
 
 def test_both_have_their_page() -> None:

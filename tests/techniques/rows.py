@@ -51,7 +51,7 @@ IN_THE_ENGINE_ONLY = (
 """Techniques that act on the step itself, which a script does not offer."""
 
 SETTINGS = ("flush_denormal", "host_allocator", "garbage_collector", "deterministic")
-"""Switches of the process: all at once in `make test`, in pairs in `make test-all`."""
+"""Switches of the process: all at once in `make test`, in groups in `make test-all`."""
 
 NEED_RANKS = ("sharding",)
 NEED_CUDA = (

@@ -1,7 +1,7 @@
 """What a race says of each suspect: the milliseconds that its remedy saved, or an upper bound."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
 from hotlap.lab.arm import Arm
@@ -45,9 +45,11 @@ class Tried:
     def by_hand(self) -> str:
         """What does the same in a script; empty for what only a plan can do."""
         known = registry() if self.known is None else self.known
-        said = [
-            known[name].by_hand.format(**options) for name, options in self.plan.techniques.items()
-        ]
+        said = []
+        for name, values in self.plan.techniques.items():
+            # The plan need not name an option that has its default.
+            options = asdict(known[name].options(values))
+            said.append(known[name].by_hand.format(**options))
         return "; ".join(filter(None, said))
 
 

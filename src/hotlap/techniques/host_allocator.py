@@ -108,7 +108,7 @@ TECHNIQUE = Technique(
     without_candidates=f"steps have fewer than {MANY} page faults each, or the system works for "
     f"less than {SHARE:.0%} of their time, so it can save little",
     is_opportunity=True,
-    by_hand="start the script with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 in its "
+    by_hand=f"start the script with {' '.join(f'{k}={v}' for k, v in VARIABLES.items())} in its "
     "environment",
     on_ranks=True,
 )

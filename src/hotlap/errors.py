@@ -98,7 +98,7 @@ class DoesNotFit(RunError):
 
 
 class ScratchError(RunError):
-    """The copy-on-write view of the files could not be set up."""
+    """The copy-on-write view of the files could not be set up, or this is not Linux."""
 
 
 class StorageError(RunError):

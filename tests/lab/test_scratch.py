@@ -20,10 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
+from hotlap.attach.entry import Script
 from hotlap.errors import ScratchError
 from hotlap.lab import family
 from hotlap.lab.copying import Source, end_leftovers, new_name
 from hotlap.lab.scratch import Protection, Scratch, probe
+from hotlap.lab.trial import Lab
 from hotlap.trial.hub import Hub
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux")
@@ -162,6 +164,17 @@ def view(tmp_path: Path) -> None:
     found = probe(tmp_path)
     if found.kind != "overlay":
         pytest.skip(f"no view of the files can be had here: {found.reason}")
+
+
+def test_trials_are_refused_on_another_system_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(Script(path="train.py", cwd=str(tmp_path)))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ScratchError, match="trials need Linux, and this is darwin"), lab:
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 def writers(tree: Path, temporary: Path, python: str = sys.executable) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hotlap.techniques import Numerics
-from tests.lab.planted import _drop_every_20th_batch, _scaled_gradient, _technique
+from tests.lab.planted import _technique
 
 
 def _freeze_the_second_layer(target: Any, options: Any) -> Any:
@@ -54,9 +54,6 @@ def _nothing(target: Any, options: Any) -> Any:
 
 FREEZE = _technique("freeze", "model", _freeze_the_second_layer)
 FREEZE_EXACTLY = _technique("freeze_exactly", "model", _freeze_the_second_layer, Numerics.EXACT)
-DROP = _technique("drop", "feed", _drop_every_20th_batch)
-SCALE = _technique("scale", "model", _scaled_gradient)
 SKIP = _technique("skip", "optimizer", _scale_and_skip)
 TRIPLE = _technique("triple", "model", _triple_now_and_then)
 IDLE = _technique("idle", "optimizer", _nothing, Numerics.EXACT)
-NAMES = ("FREEZE", "FREEZE_EXACTLY", "DROP", "SCALE", "SKIP", "TRIPLE", "IDLE")

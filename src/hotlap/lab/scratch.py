@@ -38,14 +38,21 @@ def probe(cwd: Path | None = None) -> Protection:
 
     Args:
         cwd: working folder of the trials, which a view must cover; this process's if None.
+
+    Raises:
+        ScratchError: this is not Linux.
     """
+    if sys.platform != "linux":
+        raise ScratchError(
+            f"trials need Linux, and this is {sys.platform}: the views and copies of folders in "
+            "which they run are made with its system calls. On Windows, use WSL; on macOS, a "
+            "container. `run`, `train`, `estimate` and `env` work here"
+        )
     return _probe(str((cwd or Path.cwd()).resolve()), os.geteuid())
 
 
 @lru_cache(maxsize=16)
 def _probe(cwd: str, uid: int) -> Protection:
-    if sys.platform != "linux":
-        return _by_copy(cwd, f"copy-on-write views need Linux, this is {sys.platform}")
     answer = _answer_to_trying(cwd, uid, network=False)
     if "error" in answer:
         return _by_copy(cwd, answer["error"])

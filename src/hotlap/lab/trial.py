@@ -18,7 +18,7 @@ from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
 from hotlap.lab.heard_ranks import Ranks
 from hotlap.lab.last_words import attach_error, exit_in_words, last_words, signal_of
-from hotlap.lab.scratch import Protection, Scratch
+from hotlap.lab.scratch import Protection, Scratch, probe
 from hotlap.lab.stacks import ask_where
 from hotlap.lab.subject import Subject
 from hotlap.lab.trial_output import TrialOutput
@@ -44,8 +44,7 @@ Returned = TypeVar("Returned")
 
 @dataclass
 class Lab:
-    """Where trials of one script or recipe are held: the files they see, their limits, what they
-    share.
+    """Where trials of a script or recipe are held: the files they see, their limits.
 
     A context manager; leaving it ends every trial that still lives.
     """
@@ -64,6 +63,8 @@ class Lab:
     """How the files are protected; found out if None."""
 
     def __enter__(self) -> "Lab":
+        # Before anything is made: where no trial can be started, this raises.
+        protection = self.protection or probe(self.subject.folder)
         self._available = available_bytes()
         self._opened = contextlib.ExitStack()
         self.exchange = self._opened.enter_context(exchange.folder())
@@ -71,10 +72,9 @@ class Lab:
             self.subject.folder,
             passthrough=(self.exchange,),
             hide=self.hide,
-            protection=self.protection,
+            protection=protection,
             in_temporary=TRACKERS_FOLDERS,
-        )
-        self.scratch.__enter__()
+        ).__enter__()
         self.plain_start_s = 0.0
         """Seconds before the first step, as they were seen in the plain script."""
         self.listens: str | None = None

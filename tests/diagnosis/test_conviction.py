@@ -121,9 +121,14 @@ def test_a_cost_is_that_of_a_step_without_evaluation() -> None:
 def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
     switch, trace = Plan({"workers": {"count": 2}}), trace_of(5.0, 0.2)
     for low, told in ((0.99, 0), (1.01, 1)):
-        tried = Tried(switch, Ratio(1.3, low, 1.5, 10), "", is_gain=True)
+        tried = Tried(switch, Ratio(1.3, low, 1.5, 10), "workers gave 1.30x", is_gain=True)
         found = conclude(known(trace), (), (switch,), Trials({str(switch): tried}, 0.01))
         assert len(found.opportunities) == told
+        # That it was tried is told in either case.
+        assert found.without_gain == (() if told else ("workers gave 1.30x",))
+        assert ("Tried, not told apart from no gain: workers gave 1.30x." in printed(found)) == (
+            not told
+        )
 
 
 def test_an_opportunity_says_what_does_the_same_in_a_script() -> None:

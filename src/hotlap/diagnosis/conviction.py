@@ -168,10 +168,12 @@ def conclude(
         else:
             why = _in_words(remedies) or _why_untried(nomination)
             suspects.append(suspect(nomination, why, remedies))
+    opportunities, without_gain = _opportunities(switches, trials, step_ms)
     return replace(
         known,
         findings=by_cost((*known.findings, *findings)),
-        opportunities=tuple(_opportunities(switches, trials, step_ms)),
+        opportunities=opportunities,
+        without_gain=without_gain,
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
         floor=trials.floor,
@@ -343,11 +345,13 @@ def _confidence(ratio: Ratio, floor: float) -> str:
 
 def _opportunities(
     switches: Sequence[Plan], trials: Trials, step_ms: Mapping[str, float]
-) -> list[Opportunity]:
-    found = []
+) -> tuple[tuple[Opportunity, ...], tuple[str, ...]]:
+    """Return those that gain, the largest gain first, and what came of the others, in words."""
+    found, others = [], []
     for tried in trials.of_all(switches):
         # It is decided on less evidence than an interval takes, which may hold no gain at all.
         if tried.ratio is None or not tried.is_gain or tried.ratio.low <= 1:
+            others.append(tried.words)
             continue
         ((name, options),) = tried.plan.techniques.items()
         found.append(
@@ -361,4 +365,4 @@ def _opportunities(
                 remedy=tried.by_hand,
             )
         )
-    return sorted(found, key=lambda row: -row.saves_ms)
+    return tuple(sorted(found, key=lambda row: -row.saves_ms)), tuple(others)

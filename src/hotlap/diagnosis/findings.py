@@ -87,6 +87,8 @@ class Diagnosis:
     is_recipe: bool = False
     findings: tuple[Finding, ...] = ()
     opportunities: tuple[Opportunity, ...] = ()
+    without_gain: tuple[str, ...] = ()
+    """Switches that were tried and are no opportunities, in words."""
     ruled_out: tuple[str, ...] = ()
     """What was nominated and cost nothing that could be told from noise, in words."""
     suspects: tuple[Suspect, ...] = ()
@@ -120,6 +122,7 @@ class Diagnosis:
             "phases": trace.phase_means(),
             "findings": [asdict(finding) for finding in self.findings],
             "opportunities": [asdict(opportunity) for opportunity in self.opportunities],
+            "without_gain": list(self.without_gain),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "suspects": [asdict(suspect) for suspect in self.suspects],
             "timeline": trace.timeline(),

@@ -151,6 +151,8 @@ def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
         )
         if row.remedy:
             console.print(f"   In the script: {row.remedy}.")
+    for line in diagnosis.without_gain:
+        console.print(f"\nTried, not told apart from no gain: {printable(line)}.")
 
 
 def _nothing_found(diagnosis: Diagnosis) -> str:

@@ -217,8 +217,12 @@ def _opportunities(document: Document) -> list[Section]:
         for each in list_of(document, "opportunities")
     ]
     head = ("technique", "saves in a step", "numerics", "in the script")
+    blocks: list[Block] = [Table(head, rows)] if rows else []
+    without_gain = [str(line) for line in list_of(document, "without_gain")]
+    if without_gain:
+        blocks += [Text("Tried, not told apart from no gain:"), Lines(without_gain)]
     lead = "Switches that are not set, and are no mistake."
-    return [Section("What else would make it faster", [Table(head, rows)], lead)] if rows else []
+    return [Section("What else would make it faster", blocks, lead)] if blocks else []
 
 
 def _limits(document: Document) -> Section:

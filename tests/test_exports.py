@@ -1,5 +1,7 @@
 """The public names."""
 
+import subprocess
+import sys
 from types import ModuleType
 
 import hotlap
@@ -22,3 +24,10 @@ def test_all_is_sorted_and_names_all_that_is_visible() -> None:
 def test_every_public_name_has_a_docstring() -> None:
     bare = [name for name in hotlap.__all__ if not (getattr(hotlap, name).__doc__ or "").strip()]
     assert not bare
+
+
+def test_windows_is_refused_with_a_reason() -> None:
+    asked = "import sys; sys.platform = 'win32'; import hotlap"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "ImportError: hotlap does not run on Windows" in told.stderr

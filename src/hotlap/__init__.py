@@ -1,7 +1,14 @@
 """hotlap makes PyTorch training fast, and proves it."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "hotlap does not run on Windows: it needs the process groups, signals and locks of POSIX. "
+        "Use Linux, under WSL for one."
+    )
 
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 

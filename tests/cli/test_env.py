@@ -43,7 +43,6 @@ echo '1, GPU-bbb2, NVIDIA H200, 143771, 20000, 9.0, 570.1'
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are a system's own")
 def test_each_problem_of_a_wrong_set_up_is_named(tmp_path: Path) -> None:
     # Two GPUs, no compiler, and settings of other machines.
     (tmp_path / "nvidia-smi").write_text(SMI)

@@ -9,7 +9,7 @@ import pytest
 
 from hotlap.cli.ranks import RankRequest
 from hotlap.distributed import processes
-from hotlap.distributed.launch import check_platform, launch
+from hotlap.distributed.launch import launch
 from hotlap.distributed.ranks import RESTARTS, STORE
 from hotlap.errors import RunError, UsageError
 from tests.distributed.runs import (
@@ -172,12 +172,6 @@ def test_under_another_launcher_its_own_option_is_named(monkeypatch: pytest.Monk
     assert asked().resumes_from is None
     monkeypatch.setenv(RESTARTS, "1")
     assert asked().resumes_from == "auto"
-
-
-def test_a_system_without_process_groups_is_told_what_to_use() -> None:
-    check_platform("posix")
-    with pytest.raises(UsageError, match=r"USE_LIBUV=0"):
-        check_platform("nt")
 
 
 def test_ranks_share_the_cores_that_this_process_can_use(

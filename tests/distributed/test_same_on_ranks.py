@@ -1,6 +1,5 @@
 """Ranks that do not begin alike are refused before their first step, all with the same words."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,6 @@ def test_other_weights_to_begin_with_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="ranks are started by POSIX")
 def test_nodes_whose_disks_hold_other_steps_are_refused_in_time(tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     hotlap.train(exact(epochs=1), device="cpu", run_dir=folders[0])

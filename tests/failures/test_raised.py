@@ -268,7 +268,6 @@ class _Ends(torch.utils.data.Dataset[int]):
         return index
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL, and no fork")
 @pytest.mark.parametrize(
     ("end", "said"),
     [

@@ -85,7 +85,7 @@ class RankRequest:
         """
         from hotlap.cli.starting import say
         from hotlap.distributed import stacks
-        from hotlap.distributed.launch import check_devices, check_platform, launch
+        from hotlap.distributed.launch import check_devices, launch
         from hotlap.distributed.ranks import STORE, check_mpi, detect_ranks
         from hotlap.lab.subject import start_module
 
@@ -98,7 +98,6 @@ class RankRequest:
         count = self.devices or 1
         if count == 1 and not self.restarts:
             return None
-        check_platform()
         return launch(
             [*start_module("hotlap", Path.cwd()), "train", *tokens],
             count,

@@ -16,27 +16,8 @@ from hotlap.distributed.ranks import RESTARTS, STORE, TIMEOUT_S
 from hotlap.errors import RunError, UsageError
 from hotlap.host.probes import usable_cores
 
-_ASKING = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)
-)
+_ASKING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that ask a process to end; its exit code is then 128 more than the signal's number."""
-
-
-def check_platform(name: str = os.name) -> None:
-    """Refuse a system that cannot start and end groups of processes.
-
-    Args:
-        name: of the system, as `os.name`.
-
-    Raises:
-        UsageError: it is one.
-    """
-    if name != "posix":
-        raise UsageError(
-            f"--devices and --restarts do not work on this system (os.name='{name}'), which has no "
-            "process groups. Use Linux (on Windows, WSL), or `torchrun --nproc_per_node N -m "
-            "hotlap train RECIPE` with USE_LIBUV=0 in the environment."
-        )
 
 
 def check_devices(count: int, device: str | None) -> None:

@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ _logs: list[IO[bytes]] = []
 
 def write_on_request(environ: Mapping[str, str]) -> None:
     """Let SIGQUIT write the stacks of all threads to this rank's log; without a log, do nothing."""
-    if _logs or LOG not in environ or sys.platform == "win32":
+    if _logs or LOG not in environ:
         return
     # Not standard error, which of the first rank is the user's terminal.
     _logs.append(Path(environ[LOG]).open("ab", buffering=0))  # noqa: SIM115
@@ -37,7 +36,7 @@ def request(pid: int, log: Path, patience_s: float = 0.5) -> bool:
 
     It is let continue: a process that is stopped handles no signal.
     """
-    if sys.platform == "win32" or not _handles(pid, signal.SIGQUIT):
+    if not _handles(pid, signal.SIGQUIT):
         return False
     before = log.stat().st_size
     try:

@@ -15,7 +15,7 @@ Limits         `ulimit -v`, a container's memory limit, `--mem` of Slurm: `hotla
 """
 
 import re
-import sys
+import resource
 
 from hotlap.failures.death import Death
 from hotlap.failures.memory_words import advise_half, say_where
@@ -37,13 +37,9 @@ def explain(match: "re.Match[str]") -> list[str]:
 def locate(death: Death) -> list[str]:
     total, available = memory()
     said = [f"Of {in_words(total)}, {in_words(available)} are available after it."]
-    # Windows has no such limits, and no module for them.
-    if sys.platform != "win32":
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            said.append(f"`ulimit -v` limits each process here to {in_words(limit)} of addresses.")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        said.append(f"`ulimit -v` limits each process here to {in_words(limit)} of addresses.")
     return [*said, *say_where(death, "cpu")]
 
 

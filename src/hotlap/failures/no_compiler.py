@@ -3,8 +3,8 @@
 What happened  on a CPU it writes C++, on a GPU Triton's code, whose launcher is C. Neither is
                compiled before the first step runs.
 Look at        `c++ --version`, `cc --version`; `hotlap env` says whether one was found.
-What to do     install one (Debian and Ubuntu: `apt install g++`; Windows: the Visual Studio Build
-               Tools), or name it in CXX and CC. Python's headers are needed too (`python3-dev`).
+What to do     install one (Debian and Ubuntu: `apt install g++`), or name it in CXX and CC.
+               Python's headers are needed too (`python3-dev`).
                Without one, leave `torch.compile` out: see `compile` for what it would give.
 """
 

@@ -99,7 +99,7 @@ class Host:
     gpus_hidden: int = 0
     """GPUs of the machine that it leaves out."""
     platform: str = ""
-    """`linux`, `darwin` or `win32`."""
+    """`linux` or `darwin`."""
     system: str = ""
     """Name and version of the system, for people."""
 

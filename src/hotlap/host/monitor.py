@@ -36,8 +36,8 @@ MEANINGS = {
     "throttle_reasons": "NVML's bits for why clocks are lower than they could be",
 }
 """What each figure means; those of a GPU without its number."""
-_LOOPBACK = re.compile(r"lo\d*|.*loopback.*", re.IGNORECASE)
-"""Names of the interface over which a host talks to itself: Linux, macOS; Windows."""
+_LOOPBACK = re.compile(r"lo\d*")
+"""Names of the interface over which a host talks to itself: Linux, macOS."""
 
 
 class Monitor:

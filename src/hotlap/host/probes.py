@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -73,10 +74,6 @@ def shm_bytes() -> int | None:
 
 def memlock_bytes() -> int | None:
     """Return the memory that this process may lock, None without a limit."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -109,9 +106,9 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or default)
 
 
-def load_average() -> float | None:
+def load_average() -> float:
     """Return the average number of runnable processes of the last minute."""
-    return None if sys.platform == "win32" else os.getloadavg()[0]
+    return os.getloadavg()[0]
 
 
 def other_load() -> tuple[float, float]:

@@ -4,6 +4,7 @@ A process opens that of another one through `/proc`. Linux frees it with the las
 it, however that one ends, so nothing is left behind. Only Linux has it.
 """
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -38,9 +39,6 @@ def make_memory(name: str, size: int = 0) -> int:
     """
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no memory that processes can share without a name")
-    # Windows has no such module.
-    import fcntl
-
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for begin in range(0, size, _AT_ONCE):

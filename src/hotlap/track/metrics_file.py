@@ -1,6 +1,7 @@
 """`MetricsFile`: appends whole lines to a run's `metrics.jsonl`, which a crash leaves readable."""
 
 import errno
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -67,7 +68,7 @@ class MetricsFile:
         """Let other processes append; a second call does nothing."""
         if not self._is_here:
             return
-        flock(self._descriptor, "LOCK_UN")
+        flock(self._descriptor, fcntl.LOCK_UN)
         disown(self._descriptor)
         os.close(self._descriptor)
 
@@ -78,7 +79,7 @@ class MetricsFile:
 
     def _lock(self, patience_s: float) -> None:
         until = time.monotonic() + patience_s
-        while not flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
+        while not flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if time.monotonic() > until:
                 raise UsageError(
                     f"'{self.path}' is in use: another run writes to it. Wait until that run has "
@@ -87,15 +88,10 @@ class MetricsFile:
             time.sleep(_LOOK_S)
 
 
-def flock(descriptor: int, *flags: str) -> bool:
+def flock(descriptor: int, flags: int) -> bool:
     """Change the kernel's lock on a file; return False where another process has it."""
     try:
-        import fcntl
-    except ImportError:
-        # Windows: the lock of the checkpoints' folder has to do.
-        return True
-    try:
-        fcntl.flock(descriptor, sum(getattr(fcntl, flag) for flag in flags))
+        fcntl.flock(descriptor, flags)
     except BlockingIOError:
         return False
     except OSError:

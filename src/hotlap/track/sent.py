@@ -1,5 +1,6 @@
 """`Sent`: the last steps that a tracker has of a run, kept with what the tracker writes."""
 
+import fcntl
 import json
 import os
 import sys
@@ -60,7 +61,7 @@ class Sent:
 
     def _wait(self, patience_s: float) -> None:
         until = time.monotonic() + patience_s
-        while not flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
+        while not flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if time.monotonic() > until:
                 _say(
                     "the process that fed this tracker before has not ended; steps may be there "

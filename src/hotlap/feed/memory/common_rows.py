@@ -5,6 +5,7 @@ memory see `hotlap.host.shared_memory`.
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import math
@@ -199,9 +200,6 @@ class _Places:
 @contextlib.contextmanager
 def locked(descriptor: int) -> Iterator[None]:
     """Keep other processes out while entered; of one that is killed, Linux takes the lock back."""
-    # Windows has no such module, and no such memory.
-    import fcntl
-
     # Not flock: a forked child would hold that lock as well.
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     try:

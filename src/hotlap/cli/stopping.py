@@ -12,7 +12,7 @@ from typing import Any
 
 from hotlap.errors import SignalExit
 
-NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _ONE_S = 0.3
 """In which signals are one: `timeout` and others send to the process and to its group."""
 
@@ -22,12 +22,8 @@ _asked: list[int] = []
 
 def leave_on_signals() -> None:
     """End by an exception where a signal would end this process at once: trials leave nothing."""
-    for name in NAMES:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (
-            signal.SIG_DFL,
-            signal.default_int_handler,
-        ):
+    for number in _SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(number, _leave)
 
@@ -96,9 +92,8 @@ class Stopping:
             end.setblocking(end is self._ends[0])
         self._wakeup = signal.set_wakeup_fd(self._ends[1].fileno(), warn_on_full_buffer=False)
         _open.add(self)
-        for name in NAMES:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) in self._replaces:
+        for number in _SIGNALS:
+            if signal.getsignal(number) in self._replaces:
                 self._previous[number] = signal.signal(number, _do_nothing)
         self._thread = threading.Thread(target=self._watch, args=(self._ends[0],), daemon=True)
         self._thread.start()

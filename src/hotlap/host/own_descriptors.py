@@ -29,5 +29,4 @@ def _close_all() -> None:
         os.close(_own.pop())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
+os.register_at_fork(after_in_child=_close_all)

@@ -34,8 +34,7 @@ def _close_all() -> None:
         pipe.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
+os.register_at_fork(after_in_child=_close_all)
 
 
 class FollowerProcess:

@@ -15,7 +15,7 @@ _CHUNK = 1 << 16
 _PATIENCE_S = 3.0
 """Until a process that was killed has let go of the file: it frees its memory first."""
 _LOOK_S = 0.05
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class MetricsFile:

@@ -10,9 +10,7 @@ import signal
 from collections.abc import Iterator
 from functools import lru_cache
 
-_NUMBERS = {
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-}
+_NUMBERS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 @contextlib.contextmanager

@@ -126,9 +126,7 @@ def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
         assert len(found.opportunities) == told
         # That it was tried is told in either case.
         assert found.without_gain == (() if told else ("workers gave 1.30x",))
-        assert ("Tried, not told apart from no gain: workers gave 1.30x." in printed(found)) == (
-            not told
-        )
+        assert ("Tried, no gain found: workers gave 1.30x." in printed(found)) == (not told)
 
 
 def test_an_opportunity_says_what_does_the_same_in_a_script() -> None:

@@ -132,7 +132,7 @@ def test_what_is_printed_says_what_is_counted_and_what_is_left_out() -> None:
     assert "0.00 ms" not in small and re.search(r"not run faster than 0\.00\d+ µs on", small)
     withheld = lines(Limits(COSTS, CEILINGS, 300.0, "the step is faster"))
     assert not any("could not run faster" in line for line in withheld)
-    assert withheld[-1] == "Limits of this machine: not known: the step is faster."
+    assert withheld[-1] == "The limits of this machine are not known: the step is faster."
 
 
 @pytest.mark.slow

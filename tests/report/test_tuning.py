@@ -84,6 +84,21 @@ def test_a_gain_whose_size_only_one_process_shows_says_so() -> None:
     assert "In fresh processes: 2.08x (1.72 to 2.22); switched on and off in the watched" in text
 
 
+def test_why_a_plan_was_chosen_is_told_where_another_ones_steps_are_faster() -> None:
+    resident = replace(FOUND.proven_plans[0], fresh=Ratio(2.4, 2.3, 2.5, 24), worth=50.0)
+    resident = replace(resident, speedup=Ratio(2.4, 2.3, 2.5, 24), live=Ratio(2.2, 2.1, 2.3, 9))
+    chosen = replace(resident, plan=PLAN, speedup=RATIO, live=Ratio(2.3, 2.2, 2.4, 9), worth=55.5)
+    found = replace(FOUND, proven_plans=(resident, chosen))
+    text = words(tuning.page, found)
+    assert "save 55.5 s over the whole run, those of resident 50.0 s; switched on and off" in text
+    assert "they gave 2.30x (2.20 to 2.40) and 2.20x (2.10 to 2.30)." in text
+    assert found.to_json()["why_chosen"] == found.why_chosen
+    slower = replace(resident, speedup=Ratio(2.0, 1.9, 2.1, 9))
+    assert "was chosen" not in words(tuning.page, replace(found, proven_plans=(slower, chosen)))
+    for change in ({"aim": "steady"}, {"planned_steps": None}):
+        assert replace(found, **change).why_chosen == ""
+
+
 def test_a_whole_run_of_unknown_length_is_not_predicted() -> None:
     why = "the script does not say how many steps it takes"
     unknown = {name: WholeRun(None, why) for name in ("baseline", "best")}

@@ -6,6 +6,7 @@ import pytest
 
 from hotlap.errors import UsageError
 from hotlap.lab.process_race import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
 from hotlap.tuning import proofs, racing
@@ -51,6 +52,21 @@ def test_among_those_that_save_as_much_the_order_stays() -> None:
     assert most_saving_first(order, saved(final, 10_000)) == order
     final = faked.raced({FUSED: 1.30, COMPILED: 1.51})
     assert most_saving_first(order, saved(final, 10_000)) == order[::-1]
+
+
+def test_a_disturbed_live_race_does_not_decide() -> None:
+    """Fresh processes tell the two apart by far; the live race does so if its turns are close."""
+    more, late = RESIDENT.with_technique("threads", count=1), FUSED
+    final = faked.raced({RESIDENT: 1.97, more: 1.62, late: 1.0})
+    tuner, by_name = faked.tuner(), [faked.name_of(plan) for plan in (more, RESIDENT, late)]
+    tuner.early_gains = {late: 1.0}
+    for low, high, first in ((1.80, 1.96, by_name[0]), (1.57, 2.46, by_name[1])):
+        tuner.live = {more: Ratio(1.88, low, high, 8), RESIDENT: Ratio(1.6, 1.54, 1.68, 8)}
+        tuner.live |= {late: Ratio(1.3, 1.29, 1.31, 8)}
+        found = saved(final, 10_000, tuner)
+        assert most_saving_first(by_name, found)[0] == first
+        # What it gains late counts in either case.
+        assert found[by_name[2]].steps_s == pytest.approx(10_000 * 4e-3 * (1 - 1 / 1.3))
 
 
 def test_what_an_earlier_race_has_compiled_still_has_to_be_compiled_in_a_run() -> None:

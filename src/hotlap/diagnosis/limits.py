@@ -157,7 +157,7 @@ def _ceilings(
     if device not in ("cpu", "cuda"):
         return None, f"what {device} can do is not measured"
     if seconds < _CEILINGS_S:
-        return None, f"what {device} can do was never measured here: run `hotlap env` once"
+        return None, f"what {device} can do was not measured here yet; `hotlap env` does that"
     return _measure(host, device, progress)
 
 

@@ -152,7 +152,7 @@ def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
         if row.remedy:
             console.print(f"   In the script: {row.remedy}.")
     for line in diagnosis.without_gain:
-        console.print(f"\nTried, not told apart from no gain: {printable(line)}.")
+        console.print(f"\nTried, no gain found: {printable(line)}.")
 
 
 def _nothing_found(diagnosis: Diagnosis) -> str:

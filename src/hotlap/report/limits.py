@@ -23,7 +23,7 @@ def lines(limits: Limits) -> list[str]:
         names = ", ".join(costs.uncounted)
         found.append(f"Not counted, so the true figures are higher: {names}.")
     if limits.why:
-        found.append(f"Limits of this machine: not known: {limits.why}.")
+        found.append(f"The limits of this machine are not known: {limits.why}.")
     return found
 
 

@@ -92,6 +92,8 @@ def _proven_plans(tuning: Tuning, console: Console) -> None:
         table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
     console.print()
     console.print(table)
+    if tuning.why_chosen:
+        console.print(f"{tuning.why_chosen}.")
 
 
 def _memory(tuning: Tuning, console: Console) -> None:

@@ -174,7 +174,7 @@ class Notes:
             if row["state"] != "not_tried":
                 for where, others in (
                     ("", own - self._raced_live),
-                    (" in fresh processes", own & self._raced_live),
+                    (" alone in fresh processes", own & self._raced_live),
                 ):
                     if others:
                         row["why"] += f"; not tried{where}: {', '.join(sorted(others))}"

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from statistics import median
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.tuning.tuner import Tuner
 
@@ -16,6 +18,10 @@ _WARM_UP_NOISE = 0.05
 """Share by which the first steps may be slower where nothing compiles: where they are 1000, as for
 what acts late, that takes seconds."""
 _AS_GOOD = 0.97
+_WIDE = 0.1
+"""Half of the interval of a speed-up, as a share, above which a live race was disturbed."""
+_FAR_WIDER = 2.0
+"""How many times as wide as those of fresh processes its intervals then are, if these decide."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
     facts = seen.trace.facts
     if tuner.aim == "steady" or facts.planned_steps is None:
         return None
-    plain_s = median(final.base_ms) / 1e3
+    plain_s, by_live = median(final.base_ms) / 1e3, _live_decides(tuner, final)
     found = {}
     for name, arm in final.arms.items():
         if name in final.twins:
@@ -55,10 +61,35 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
         if tuner.reads_all(arm.plan):
             # It serves from the second epoch on; in a race everything was read before.
             steps -= min(steps, facts.steps_per_epoch or 0)
-        ratio = tuner.live.get(arm.plan) or final.ratio(name)
-        saved_s = steps * plain_s * (1 - 1 / ratio.median)
+        saved_s = steps * plain_s * (1 - 1 / _speedup(tuner, final, name, by_live=by_live))
         found[name] = Saving(longer_start_s(tuner, final, name), saved_s)
     return found
+
+
+def _live_decides(tuner: Tuner, final: Race) -> bool:
+    """Return whether plans are told apart by turns in the watched process.
+
+    They are closer to each other than those of fresh processes, which differ by chance for as long
+    as they live; unless the machine was disturbed while they were taken.
+    """
+    raced = {arm.plan: name for name, arm in final.arms.items() if name not in final.twins}
+    live = [_width(each) for plan, each in tuner.live.items() if plan in raced]
+    fresh = [_width(final.ratio(name)) for name in raced.values()]
+    least = _FAR_WIDER * (max(fresh, default=0.0) + tuner.floor)
+    return max(live, default=0.0) <= max(_WIDE, least)
+
+
+def _width(ratio: Ratio) -> float:
+    return log(ratio.high / ratio.low) / 2
+
+
+def _speedup(tuner: Tuner, final: Race, name: str, *, by_live: bool) -> float:
+    plan, fresh = final.arms[name].plan, final.ratio(name).median
+    live = tuner.live.get(plan)
+    if live is None or by_live:
+        return fresh if live is None else live.median
+    # Fresh processes do not show what a plan gains late.
+    return fresh * live.median / tuner.early_gains.get(plan, live.median)
 
 
 def longer_start_s(tuner: Tuner, final: Race, name: str) -> float:

@@ -109,7 +109,7 @@ def test_a_diagnosis_shows_its_figures_with_evidence_place_and_remedy() -> None:
         *("▲ mistake unscaled_input train.py:7", "pixels reach 255.", "divide by 255."),
         *("? suspected slow_data train.py:30", "at most 6.00 ms a step, not measured"),
         *("threads(count=1) 0.70 ms (0.50 to 0.90) rounding", "slow_optimizer at train.py:33"),
-        "Tried, not told apart from no gain: host_allocator gave 1.00x (0.99 to 1.01)",
+        "Tried, no gain found: host_allocator gave 1.00x (0.99 to 1.01)",
         *("identical runs differ by 2.1%", "The run takes 12,000 steps."),
         *("a CPU, 2 cores usable", "8.0 GiB", "hotlap diagnose train.py --epochs 10"),
     ):

@@ -220,7 +220,7 @@ def _opportunities(document: Document) -> list[Section]:
     blocks: list[Block] = [Table(head, rows)] if rows else []
     without_gain = [str(line) for line in list_of(document, "without_gain")]
     if without_gain:
-        blocks += [Text("Tried, not told apart from no gain:"), Lines(without_gain)]
+        blocks += [Text("Tried, no gain found:"), Lines(without_gain)]
     lead = "Switches that are not set, and are no mistake."
     return [Section("What else would make it faster", blocks, lead)] if blocks else []
 

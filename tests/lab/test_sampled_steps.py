@@ -203,6 +203,18 @@ def test_a_fallback_and_how_the_steps_were_drawn_are_in_the_evidence() -> None:
     assert "float32 (not float64: it broke) at 6 sampled steps (seed 7)" in words
 
 
+def test_against_float32_an_exact_zero_may_be_rounded_otherwise() -> None:
+    """The bias before a batch norm: both gradients are rounding, of which the reference has none
+    of its own to compare with."""
+    for size, off, state in (
+        (5e-6, 7e-6, "passed"),
+        (5e-6, 1e-3, "failed"),
+        (1e-3, 1e-4, "failed"),
+    ):
+        rows = [row(tensor(size, off, 0.0), dtype="float32", plain_error=0.0)] * 6
+        assert check_gradient(SampledSteps(rows, fallback="it broke")).state == state, size
+
+
 def test_steps_are_drawn_in_neighbouring_pairs_that_nobody_can_compute() -> None:
     drawn = [draw_steps(6, 300, seed) for seed in range(2000)]
     assert draw_steps(6, 300, 5) == drawn[5]

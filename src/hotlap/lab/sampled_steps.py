@@ -35,7 +35,7 @@ TENSOR_NOISY = 0.05
 """The same for a single tensor."""
 _NEGLIGIBLE = 1e-5
 """Rounding of a tensor, as a share of the whole gradient, where its exact gradient is zero."""
-_EXACT_ZERO = {"float64": 1e-12, "float32": 1e-6}
+_EXACT_ZERO = {"float64": 1e-12, "float32": _NEGLIGIBLE}
 """Share of the whole gradient that a tensor's reaches by the rounding of the reference alone."""
 _FLOAT32_ROUNDING = 1e-6
 MEAN_SLOPE_MARGIN = 2e-3
@@ -250,7 +250,8 @@ def _ratios(m: _Measured) -> tuple[float, float]:
         return inf, 0.0
     floor = GRADIENT_FLOOR * m.size
     if m.size <= m.zero:
-        floor = max(floor, _FLOAT32_ROUNDING * m.whole)
+        # Both gradients are that rounding, where the reference has it too.
+        floor = max(floor, _FLOAT32_ROUNDING * m.whole, 2 * m.zero)
     most = max(floor, m.rounding)
     if not m.plain <= m.noisy * m.size:
         if not m.plain <= _NEGLIGIBLE * m.whole:

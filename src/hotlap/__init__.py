@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":
     raise ImportError(
         "hotlap does not run on Windows: it needs the process groups, signals and locks of POSIX. "
-        "Use Linux, under WSL for one."
+        "Use Linux, for example under WSL."
     )
 
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError

@@ -45,8 +45,8 @@ def probe(cwd: Path | None = None) -> Protection:
     if sys.platform != "linux":
         raise ScratchError(
             f"trials need Linux, and this is {sys.platform}: the views and copies of folders in "
-            "which they run are made with its system calls. Use Linux, in a container for "
-            "one. `run`, `train` and `env` work here"
+            "which they run are made with its system calls. Use Linux, for example in a "
+            "container. `run`, `train` and `env` work here"
         )
     return _probe(str((cwd or Path.cwd()).resolve()), os.geteuid())
 

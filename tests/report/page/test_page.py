@@ -133,6 +133,11 @@ def test_what_was_tried_without_a_result_is_not_called_unmeasured() -> None:
     assert "not measured" not in words
 
 
+def test_a_tuning_shows_why_a_plan_was_chosen_that_is_not_the_fastest() -> None:
+    words = words_of(documents.tuning() | {"why_chosen": "this one was chosen: it saves more"})
+    assert "this one was chosen: it saves more." in words
+
+
 def test_a_tuning_shows_what_changed_and_why_to_believe_it() -> None:
     words = words_of(documents.tuning())
     assert "A step is 2.31 times faster, and the script is not edited." in words

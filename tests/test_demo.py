@@ -7,7 +7,17 @@ import pytest
 from rich.console import Console
 
 from hotlap import demo
-from hotlap.demo import Shown, _epochs_of, _of_losses
+from hotlap.attach.entry import Script
+from hotlap.demo import (
+    Shown,
+    _against_the_prediction,
+    _check_learning,
+    _epochs_of,
+    _of_losses,
+    _of_speeds,
+)
+from hotlap.errors import RunError
+from tests.report.test_tuning import FOUND, without_gain
 
 OUTPUT = """\
 3 epochs
@@ -61,6 +71,28 @@ def test_threads_of_the_runs_shown_do_not_spin_on_a_busy_machine(
     assert os.environ.get("OMP_WAIT_POLICY") == own
     is_changed = told == "passive"
     assert ("keep 1.4 cores busy" in console.export_text()) is is_changed
+
+
+def test_a_machine_that_was_faster_in_one_part_is_named() -> None:
+    assert _of_speeds(5.0, 4.5) == _of_speeds(4.5, 5.0) == ""
+    assert "took 7.30 ms in part 1 and 4.90 ms in part 2" in _of_speeds(7.3, 4.9)
+    assert "took 4.90 ms in part 1 and 7.30 ms in part 2" in _of_speeds(4.9, 7.3)
+
+
+def test_a_short_run_is_set_beside_the_prediction_of_the_planned_one() -> None:
+    planned = Script(path="plain.py", args=("--epochs", "400"))
+    words = _against_the_prediction(FOUND, planned)
+    assert "predicts 100 s -> 61 s (1.64x) for the run of 400 epochs" in words
+    assert "predicts" not in _against_the_prediction(without_gain("could_not_tell"), planned)
+
+
+def test_an_exact_plan_that_changes_what_is_printed_is_an_error() -> None:
+    script, plain = Script(path="plain.py"), Shown(OUTPUT, 16.8, 0.0)
+    later = Shown(OUTPUT.replace("5.0 s", "4.0 s"), 12.0, 0.0)
+    _check_learning(script, [("plain", plain), ("exact", later)])
+    other = Shown(OUTPUT.replace("0.323149", "0.323148"), 12.0, 0.0)
+    with pytest.raises(RunError, match="changed what `plain"):
+        _check_learning(script, [("plain", plain), ("exact", other)])
 
 
 def test_the_commands_to_type_next_can_be_pasted() -> None:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from hotlap.report import diagnosis as diagnosis_page
 from hotlap.report import tuning as tuning_page
 from hotlap.techniques import EXACT_PLAN
 from hotlap.tuning.hints import Hint
+from hotlap.tuning.result import Tuning
 from hotlap.tuning.stages import tune
 
 _PLANNED_EPOCHS = 10
@@ -36,6 +38,8 @@ _MOST_LINES = 5
 """Epochs that are all shown."""
 _DIGITS_FACTOR = 40
 """The digits that stand in for FashionMNIST are forty times fewer: so many more epochs of them."""
+_FAR = 0.15
+"""Share by which two parts may differ in what a plain step takes, without a word about it."""
 _LOOK_S = 1.0
 _POLICY = "OMP_WAIT_POLICY"
 _DIAGNOSE_S = 45.0
@@ -122,13 +126,29 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
     with Lab(planned) as lab:
         found = tune(lab, host, budget_s=_TUNE_S, hints=hints_of(diagnosis), progress=say)
     tuning_page.page(found, console)
+    speeds = _of_speeds(diagnosis.trace.step_ms()["median"], found.baseline_ms.median)
+    if speeds:
+        console.print(speeds)
     console.rule("3. Run it")
     shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
     with _wait_passively_if_busy(console):
         runs = _show_runs(shown, found.plan, found.verdict.tier, console, say)
+    console.print(_against_the_prediction(found, planned))
+    _check_learning(shown, runs)
     console.rule("4. Your own script")
     console.print(_NEXT)
-    return {"diagnosis": diagnosis.to_json(), "tuning": found.to_json(), "runs": runs}
+    return {
+        "diagnosis": diagnosis.to_json(),
+        "tuning": found.to_json(),
+        "runs": [
+            {
+                "name": name,
+                "seconds": run.seconds,
+                "last_line": run.learned.strip().splitlines()[-1:],
+            }
+            for name, run in runs
+        ],
+    }
 
 
 def hints_of(diagnosis: Diagnosis) -> list[Hint]:
@@ -148,6 +168,22 @@ def hints_of(diagnosis: Diagnosis) -> list[Hint]:
         if plan
     ]
     return sorted(hints, key=lambda hint: -hint.measured)
+
+
+def _of_speeds(first: float, then: float) -> str:
+    """Return in words that the machine was faster in one part than in the other, if it was.
+
+    Args:
+        first: ms of a plain step while it was diagnosed.
+        then: the same while it was tuned.
+    """
+    if abs(log(first / then)) <= _FAR:
+        return ""
+    return (
+        f"\nA plain step took {first:.2f} ms in part 1 and {then:.2f} ms in part 2: this machine "
+        "is not always equally fast. A speed-up is of turns that were taken in pairs, one right "
+        "after the other, and so does not depend on that."
+    )
 
 
 def _find_data(folder: Path, console: Console) -> int:
@@ -187,7 +223,7 @@ def _wait_passively_if_busy(console: Console) -> Iterator[None]:
 
 def _show_runs(
     script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[tuple[str, Shown]]:
     what = f"a short run of {script.args[-1]} epochs, start-up included"
     say("the plain script")
     plain = _run_timed(script, Plan())
@@ -212,19 +248,28 @@ def _show_runs(
         )
     else:
         console.print("There is no tuned plan to run: see the reason in part 2.")
-    console.print(
-        "Each was run once, one after another, while part 2 compared them in turns and predicts "
-        f"the run of {_PLANNED_EPOCHS} epochs, in which start-up and the first epoch count less."
-    )
+    return runs
+
+
+def _check_learning(script: Script, runs: Sequence[tuple[str, Shown]]) -> None:
+    (_, plain), (_, exact), *_ = runs
     if plain.learned != exact.learned:
         raise RunError(
             f"an exact plan changed what `{script}` prints, although it must not. This is a bug in "
             "hotlap. Report it to the developers, with the lines above."
         )
-    return [
-        {"name": name, "seconds": run.seconds, "last_line": run.learned.strip().splitlines()[-1:]}
-        for name, run in runs
-    ]
+
+
+def _against_the_prediction(found: Tuning, planned: Script) -> str:
+    """Return in words why a short run shows another speed-up than part 2 does."""
+    words = "Each was run once, one after another, while part 2 compared them in turns"
+    before, after = (found.whole_run[name].seconds for name in ("baseline", "best"))
+    if not found.gained or before is None or after is None:
+        return f"{words}."
+    return (
+        f"{words} and predicts {before:.0f} s -> {after:.0f} s ({before / after:.2f}x) for the run "
+        f"of {planned.args[-1]} epochs, in which start-up and the first epoch count less."
+    )
 
 
 def _run_timed(script: Script, plan: Plan) -> Shown:

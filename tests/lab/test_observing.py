@@ -41,6 +41,21 @@ def truth_s() -> float:
 def test_watched_for_an_epoch_and_some_steps_the_whole_run_is_known(watched: int) -> None:
     seen = predict_whole_run(trace(watched), EPOCH * EPOCHS)
     assert seen.seconds == pytest.approx(truth_s(), rel=0.05)
+    parts = seen.parts()
+    assert parts is not None and sum(parts.values()) == pytest.approx(seen.seconds)
+    assert parts["start_s"] == pytest.approx(1.7)
+    assert parts["between_s"] == pytest.approx(EPOCHS * EVALUATION_MS / 1e3, rel=0.05)
+
+
+def test_a_run_that_was_watched_to_its_end_is_made_of_the_same_parts() -> None:
+    ended = replace(trace(EPOCH * EPOCHS), ended="script")
+    parts = predict_whole_run(ended, EPOCH * EPOCHS).parts()
+    assert parts is not None and parts["start_s"] == pytest.approx(1.7)
+    assert parts["between_s"] == pytest.approx(EPOCHS * EVALUATION_MS / 1e3, rel=0.05)
+    # Before an epoch ends nothing is known of what comes after it.
+    short = predict_whole_run(trace(EPOCH // 2), EPOCH * EPOCHS).parts()
+    assert short is not None and short["between_s"] == 0
+    assert predict_whole_run(trace(EPOCH // 2), None).parts() is None
 
 
 def test_what_a_race_says_of_later_steps_counts_more_than_a_short_look() -> None:

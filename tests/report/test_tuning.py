@@ -35,7 +35,10 @@ FOUND = Tuning(
     baseline_ms=Spread(4.0, 3.9, 4.1, 24),
     best_ms=Spread(1.73, 1.7, 1.8, 24),
     floor=0.034,
-    whole_run={"baseline": WholeRun(100.4, "epochs"), "best": WholeRun(61.2, "epochs")},
+    whole_run={
+        "baseline": WholeRun(100.0, "epochs", start_s=2.0, between_s=50.0),
+        "best": WholeRun(61.0, "epochs", start_s=2.5, between_s=38.5),
+    },
     planned_steps=12_000,
     proven_plans=(ProvenPlan("exact", Plan({"resident": {}}), Ratio(1.5, 1.4, 1.6, 24), VERDICT),),
     trials=(TrialRow(PLAN, 1, RATIO, None),),
@@ -59,8 +62,9 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
     assert "2.31x (2.20 to 2.41) steady: 4.00 -> 1.73 ms per step" in text
     assert "24 paired turns, noise floor 3.4%" in text
     assert (
-        "The whole run of 12,000 steps: 100 s -> 61 s predicted, set-up and evaluation included"
-        in text
+        "The whole run of 12,000 steps: 100 s -> 61 s predicted (1.64x), set-up and evaluation "
+        "included: start-up 2.0 -> 2.5 s, steps 48.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. "
+        "Verdict:" in text
     )
     assert "Verdict: rounding over 343 steps, details below." in text
     assert "Verdict: rounding over 343 steps. fed the same over 343 steps." in text
@@ -71,10 +75,30 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
 def test_a_prediction_beside_other_processes_says_so() -> None:
     slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", slowed=4.2)}
     text = words(tuning.page, replace(FOUND, whole_run=slowed))
-    assert "220 s -> 61 s predicted, set-up and evaluation included, beside other" in text
+    assert "220 s -> 61 s predicted (3.61x), set-up and evaluation included, beside other" in text
     assert "processes as busy as now" in text
-    assert "steps take 4.2 times as long." in text
+    assert "steps take 4.2 times as long:" in text
     assert "beside other processes" not in words(tuning.page, FOUND)
+
+
+def test_a_step_of_the_whole_run_is_told_where_it_is_not_that_of_the_race() -> None:
+    assert FOUND.about_whole_run.endswith("between epochs 50.0 -> 38.5 s")
+    runs = dict(FOUND.whole_run)
+    runs["baseline"] = replace(runs["baseline"], seconds=112.0)
+    told = "steps 60.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. On average a step of it takes"
+    found = replace(FOUND, whole_run=runs)
+    assert f"{told} 5.00 -> 1.67 ms: the first epoch and slow steps included." in words(
+        tuning.page, found
+    )
+    runs["baseline"] = replace(runs["baseline"], slowdown=1.27)
+    late = f"{told} 5.00 -> 1.67 ms: late plain steps take 1.3 times as long as early ones"
+    assert late in found.about_whole_run
+    assert found.to_json()["whole_run"]["about"] == found.about_whole_run
+    # A script that stops early does not take the steps that were planned.
+    ended = replace(found, trace=replace(found.trace, ended="script"))
+    assert "On average" not in ended.about_whole_run
+    unknown = {**runs, "baseline": WholeRun(None, "no loader")}
+    assert replace(found, whole_run=unknown).about_whole_run == ""
 
 
 def test_a_gain_whose_size_only_one_process_shows_says_so() -> None:

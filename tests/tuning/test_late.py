@@ -184,6 +184,7 @@ def predicted(
     monkeypatch.setattr(tuner, "reads_all", lambda _: True)
     proven = ProvenPlan("exact", plan, final.ratio(faked.name_of(plan)), Verdict("exact", "", 9))
     found = conclude(tuner, SEEN, final, [proven])
+    assert found.whole_run["baseline"].slowdown == tuner.slowdown
     return [found.whole_run[name].seconds for name in ("baseline", "best")]
 
 

@@ -38,6 +38,23 @@ class WholeRun:
     """What the prediction rests on."""
     slowed: float = 1.0
     """How many times as long steps take beside other processes, where that was reckoned with."""
+    slowdown: float = 1.0
+    """How many times as long later steps take as early ones, where that was reckoned with."""
+    start_s: float = 0.0
+    """Seconds before the first step, and those of the end of the process."""
+    between_s: float = 0.0
+    """Seconds of what comes between epochs: evaluation, saving."""
+
+    @property
+    def steps_s(self) -> float:
+        """Seconds of the steps; 0 where the run is not predicted."""
+        return 0.0 if self.seconds is None else self.seconds - self.start_s - self.between_s
+
+    def parts(self) -> dict[str, float] | None:
+        """Return what the seconds are made of; None where the run is not predicted."""
+        if self.seconds is None:
+            return None
+        return {"start_s": self.start_s, "steps_s": self.steps_s, "between_s": self.between_s}
 
 
 @dataclass(frozen=True)
@@ -135,10 +152,11 @@ def predict_whole_run(
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
-    totals = _step_seconds(trace)
+    totals, epochs, start_s = _step_seconds(trace), _epochs(trace), trace.setup_s + _EXIT_S
     if trace.ended == "script":
-        return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was measured")
-    epochs = _epochs(trace)
+        between_s = 0.0 if epochs is None else _between(trace, epochs, len(totals), is_served=False)
+        words = "the whole run was measured"
+        return WholeRun(start_s + sum(totals), words, start_s=start_s, between_s=between_s)
     if epochs is None:
         return _from_steps_alone(
             trace, planned_steps, steady_ms, beside, late_ms=late_ms, is_served=is_served
@@ -150,9 +168,11 @@ def predict_whole_run(
     if late_ms is not None:
         steady = late_ms / 1e3
     later = epochs.between + epochs.steps * steady
-    seconds = trace.setup_s + totals[0] + epochs.periods[0] + _EXIT_S
+    seconds = start_s + totals[0] + epochs.periods[0]
     seconds += (planned_steps / epochs.steps - 1) * later
-    return WholeRun(seconds, f"{len(epochs.periods)} whole epochs of {epochs.steps} steps")
+    words = f"{len(epochs.periods)} whole epochs of {epochs.steps} steps"
+    between_s = max(0.0, epochs.between) * planned_steps / epochs.steps
+    return WholeRun(seconds, words, start_s=start_s, between_s=between_s)
 
 
 def _from_steps_alone(
@@ -172,12 +192,13 @@ def _from_steps_alone(
     early = min(epoch, planned_steps)
     if late_ms is not None:
         early, later = min(len(totals), planned_steps), late_ms / 1e3
-    seconds = trace.setup_s + totals[0] + early * first + (planned_steps - early) * later + _EXIT_S
+    start_s, between_s = trace.setup_s + _EXIT_S, 0.0
     words = f"{len(totals)} steps; the end of an epoch was not reached"
     if beside is not None and known is not None:
-        seconds += _between(beside, known, planned_steps, is_served=is_served)
+        between_s = _between(beside, known, planned_steps, is_served=is_served)
         words += ": what comes after one is that of the run beside it"
-    return WholeRun(seconds, words)
+    seconds = start_s + totals[0] + early * first + (planned_steps - early) * later + between_s
+    return WholeRun(seconds, words, start_s=start_s, between_s=between_s)
 
 
 def shows_epochs(trace: Trace) -> bool:
@@ -204,7 +225,9 @@ def predict_from_plain(
         return plain
     longer_s = _start_seconds(own) - _start_seconds(seen)
     seconds = plain.seconds + longer_s - planned_steps * saved_ms / 1e3
-    return WholeRun(seconds, "the plain run's, its start exchanged, less what the steps save")
+    words = "the plain run's, its start exchanged, less what the steps save"
+    start_s = plain.start_s + longer_s
+    return WholeRun(seconds, words, start_s=start_s, between_s=plain.between_s)
 
 
 def _start_seconds(trace: Trace) -> float:

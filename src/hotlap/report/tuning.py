@@ -58,7 +58,8 @@ def _headline(tuning: Tuning, console: Console) -> None:
     if before is not None and after is not None:
         console.print(
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
-            f"predicted, set-up and evaluation included{_beside(whole['baseline'].slowed)}."
+            f"predicted ({before / after:.2f}x), set-up and evaluation included"
+            f"{_beside(whole['baseline'].slowed)}: {tuning.about_whole_run}."
         )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")

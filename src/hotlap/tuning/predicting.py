@@ -33,7 +33,8 @@ def predict_plain(
     if tuner.slowdown > 1 or _is_slowed(tuner):
         late_ms = tuner.slowdown * _early_ms(tuner, seen, final)
     found = predict_whole_run(seen.trace, planned, _plain_ms(tuner, final), beside, late_ms=late_ms)
-    return replace(found, slowed=tuner.slowed if _is_slowed(tuner) else 1.0)
+    slowed = tuner.slowed if _is_slowed(tuner) else 1.0
+    return replace(found, slowed=slowed, slowdown=max(1.0, tuner.slowdown))
 
 
 def predict_both(
@@ -100,9 +101,15 @@ def _divided(
     as_before = seen.setup_s + (_first_epoch_s(seen) if fills else 0.0)
     between_s = seconds_between_epochs(seen, planned)
     seconds = as_before + max(0.0, plain.seconds - as_before - between_s) / ratio
-    seconds += seconds_between_epochs(seen, planned, is_served=fills)
+    between_s = seconds_between_epochs(seen, planned, is_served=fills)
+    longer_s = longer_start_s(tuner, final, name)
     words = "the plain run's, its steps divided by the speed-up"
-    return WholeRun(seconds + longer_start_s(tuner, final, name), words)
+    return WholeRun(
+        seconds + between_s + longer_s,
+        words,
+        start_s=plain.start_s + longer_s,
+        between_s=between_s,
+    )
 
 
 def _is_slowed(tuner: Tuner) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import log
 from typing import Any
 
 from hotlap.lab.statistics import Ratio, Spread, figures
@@ -15,6 +16,10 @@ from hotlap.tuning.hints import HintAnswer
 OUTCOMES = ("gain", "nothing_to_gain", "could_not_tell", "not_proven")
 """`nothing_to_gain` rests on measurements that rule out a gain worth having; `could_not_tell` is
 said where they do not, `not_proven` where what was faster may not learn the same."""
+
+
+_FAR = 0.15
+"""Share by which a step of the whole run may differ from one of a race without a word about it."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,37 @@ class Tuning:
         )
 
     @property
+    def about_whole_run(self) -> str:
+        """What the predicted whole run is made of, in words; empty where it is not predicted."""
+        plain, best = self.whole_run["baseline"], self.whole_run["best"]
+        if plain.seconds is None or best.seconds is None:
+            return ""
+        parts = (
+            ("start-up", plain.start_s, best.start_s),
+            ("steps", plain.steps_s, best.steps_s),
+            ("between epochs", plain.between_s, best.between_s),
+        )
+        told = (
+            f"{name} {before:.1f} -> {after:.1f} s" for name, before, after in parts if before > 0
+        )
+        return ", ".join(told) + self._of_a_mean_step(plain, best)
+
+    def _of_a_mean_step(self, plain: WholeRun, best: WholeRun) -> str:
+        """Return what a step of the whole run takes, where it is not what it takes in a race."""
+        if not self.planned_steps or self.trace.ended == "script":
+            return ""
+        before, after = (1e3 * run.steps_s / self.planned_steps for run in (plain, best))
+        raced = self.baseline_ms.median, self.best_ms.median
+        if all(
+            abs(log(mean / ms)) <= _FAR for mean, ms in zip((before, after), raced, strict=True)
+        ):
+            return ""
+        why = "the first epoch and slow steps included"
+        if plain.slowdown > 1 + _FAR:
+            why = f"late plain steps take {plain.slowdown:.1f} times as long as early ones"
+        return f". On average a step of it takes {before:.2f} -> {after:.2f} ms: {why}"
+
+    @property
     def inapplicable(self) -> tuple[str, ...]:
         """Techniques that were not even started: they cannot serve this script on this host."""
         started = {name for row in self.trials for name in row.plan.techniques}
@@ -197,6 +233,9 @@ class Tuning:
                 "best_s": self.whole_run["best"].seconds,
                 "baseline_covers": self.whole_run["baseline"].covers,
                 "best_covers": self.whole_run["best"].covers,
+                "baseline_parts": self.whole_run["baseline"].parts(),
+                "best_parts": self.whole_run["best"].parts(),
+                "about": self.about_whole_run,
                 "planned_steps": self.planned_steps,
                 "planned_why": self.trace.facts.planned_why,
             },

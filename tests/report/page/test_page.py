@@ -142,7 +142,7 @@ def test_a_tuning_shows_what_changed_and_why_to_believe_it() -> None:
     words = words_of(documents.tuning())
     assert "A step is 2.31 times faster, and the script is not edited." in words
     for shown in (
-        *("interval 2.20 to 2.41, 24 paired turns", "4.00 → 1.73 ms", "100.4 s → 61.2 s"),
+        *("interval 2.20 to 2.41, 24 paired turns", "4.00 → 1.73 ms", "100.0 s → 61.0 s"),
         *("identical runs differ by up to 3.4%", "rounding over 343 steps"),
         *("before: the plain run", "after: under the plan: 1.71 ms", "0.11 ms"),
         *("in one process: 2.36x (2.20 to 2.41)", "in turns (claimed): 2.31x (2.20 to 2.41)"),

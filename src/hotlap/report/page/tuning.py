@@ -327,6 +327,8 @@ def _open(document: Document) -> Section:
     if whole.get("baseline_covers"):
         why = f"The prediction of the whole run rests on: {whole['baseline_covers']}"
         blocks.append(Text(wording.sentence(f"{why}; under the plan: {whole.get('best_covers')}")))
+    if whole.get("about"):
+        blocks.append(Text(wording.sentence(f"It is made of: {whole['about']}")))
     memory = part_of(document, "memory")
     if memory.get("plain_peak_bytes"):
         limit = memory.get("limit_bytes")

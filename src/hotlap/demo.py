@@ -127,7 +127,7 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
         found = tune(lab, host, budget_s=_TUNE_S, hints=hints_of(diagnosis), progress=say)
     tuning_page.page(found, console)
     speeds = _of_speeds(diagnosis.trace.step_ms()["median"], found.baseline_ms.median)
-    if speeds:
+    if speeds and found.gained:
         console.print(speeds)
     console.rule("3. Run it")
     shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
@@ -171,7 +171,7 @@ def hints_of(diagnosis: Diagnosis) -> list[Hint]:
 
 
 def _of_speeds(first: float, then: float) -> str:
-    """Return in words that the machine was faster in one part than in the other, if it was.
+    """Return in words that a plain step was faster in one part than in the other, if it was.
 
     Args:
         first: ms of a plain step while it was diagnosed.
@@ -180,9 +180,9 @@ def _of_speeds(first: float, then: float) -> str:
     if abs(log(first / then)) <= _FAR:
         return ""
     return (
-        f"\nA plain step took {first:.2f} ms in part 1 and {then:.2f} ms in part 2: this machine "
-        "is not always equally fast. A speed-up is of turns that were taken in pairs, one right "
-        "after the other, and so does not depend on that."
+        f"\nA plain step took {first:.2f} ms in part 1 and {then:.2f} ms in part 2: machines are "
+        "not always equally fast, nor are steps. A speed-up does not depend on that: both ways "
+        "took their turns within the same seconds."
     )
 
 

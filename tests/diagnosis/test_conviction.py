@@ -127,6 +127,9 @@ def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
         # That it was tried is told in either case.
         assert found.without_gain == (() if told else ("workers gave 1.30x",))
         assert ("Tried, no gain found: workers gave 1.30x." in printed(found)) == (not told)
+    apart = replace(tried, is_gain=False, floor=0.4)
+    found = conclude(known(trace), (), (switch,), Trials({str(switch): apart}, 0.4))
+    assert found.without_gain == ("workers gave 1.30x, and identical runs differ by up to 40.0%",)
 
 
 def test_an_opportunity_says_what_does_the_same_in_a_script() -> None:

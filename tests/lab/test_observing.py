@@ -31,6 +31,17 @@ def trace(watched: int) -> Trace:
     return Trace(rows, starts, facts, Anchor("optimizer.step", "high", {}), setup_s=1.5)
 
 
+def parts_of_truth() -> dict[str, float]:
+    steps_ms = EPOCH * FIRST_MS + (EPOCHS - 1) * EPOCH * LATER_MS
+    # Among the first steps of these runs the median one is fast.
+    start_s = 1.5 + 0.2 + START_MS / 1e3
+    return {
+        "start_s": start_s,
+        "steps_s": steps_ms / 1e3,
+        "between_s": EPOCHS * EVALUATION_MS / 1e3,
+    }
+
+
 def truth_s() -> float:
     first = START_MS + EPOCH * FIRST_MS + EVALUATION_MS
     later = (EPOCHS - 1) * (EPOCH * LATER_MS + EVALUATION_MS)
@@ -43,15 +54,18 @@ def test_watched_for_an_epoch_and_some_steps_the_whole_run_is_known(watched: int
     assert seen.seconds == pytest.approx(truth_s(), rel=0.05)
     parts = seen.parts()
     assert parts is not None and sum(parts.values()) == pytest.approx(seen.seconds)
-    assert parts["start_s"] == pytest.approx(1.7)
-    assert parts["between_s"] == pytest.approx(EPOCHS * EVALUATION_MS / 1e3, rel=0.05)
+    assert parts == pytest.approx(parts_of_truth(), rel=0.05)
 
 
 def test_a_run_that_was_watched_to_its_end_is_made_of_the_same_parts() -> None:
     ended = replace(trace(EPOCH * EPOCHS), ended="script")
-    parts = predict_whole_run(ended, EPOCH * EPOCHS).parts()
-    assert parts is not None and parts["start_s"] == pytest.approx(1.7)
-    assert parts["between_s"] == pytest.approx(EPOCHS * EVALUATION_MS / 1e3, rel=0.05)
+    found = predict_whole_run(ended, EPOCH * EPOCHS)
+    assert found.parts() == pytest.approx(parts_of_truth(), rel=0.05)
+    # With the evaluation after the last epoch, which is in no record of a step.
+    assert found.seconds == pytest.approx(truth_s() + 0.2, rel=0.01)
+    # One that stopped early took fewer steps than were planned.
+    assert predict_whole_run(ended, 9 * EPOCH * EPOCHS) == found
+    assert found.steps == EPOCH * EPOCHS
     # Before an epoch ends nothing is known of what comes after it.
     short = predict_whole_run(trace(EPOCH // 2), EPOCH * EPOCHS).parts()
     assert short is not None and short["between_s"] == 0
@@ -165,15 +179,20 @@ def test_without_epochs_an_evaluation_in_one_of_two_watched_stretches_is_no_savi
     for in_seen, in_own in ((True, False), (False, True), (False, False)):
         seen, own = without_epochs(4.0, in_seen), without_epochs(3.0, in_own)
         plain = predict_whole_run(seen, steps)
-        under = predict_from_plain(plain, seen, own, steps, saved_ms=1.0)
+        under = predict_from_plain(plain, seen, own, saved_s=steps * 1e-3)
         assert plain.seconds is not None and under.seconds is not None
         found.append(plain.seconds - under.seconds)
     assert found == pytest.approx([steps * 1e-3] * 3)
     # What it takes longer to start, to compile for example, is no saving either.
     seen, own = without_epochs(4.0, False), without_epochs(3.0, False, start_ms=5020.0)
     plain = predict_whole_run(seen, steps)
-    under = predict_from_plain(plain, seen, own, steps, saved_ms=1.0)
+    under = predict_from_plain(plain, seen, own, saved_s=steps * 1e-3)
     assert plain.seconds is not None and under.seconds is not None
+    assert under.start_s - plain.start_s == pytest.approx(5.0)
+    assert plain.steps_s - under.steps_s == pytest.approx(steps * 1e-3)
+    # One that starts faster than the plain run starts in some time.
+    fast = predict_from_plain(predict_whole_run(own, steps), own, seen, saved_s=0.0)
+    assert fast.start_s == pytest.approx(1.5 + 0.2 + START_MS / 1e3)
     assert under.seconds - plain.seconds == pytest.approx(5.0 - steps * 1e-3)
     unknown = WholeRun(None, "no end was found")
-    assert predict_from_plain(unknown, seen, own, steps, saved_ms=1.0) == unknown
+    assert predict_from_plain(unknown, seen, own, saved_s=1.0) == unknown

@@ -36,8 +36,8 @@ FOUND = Tuning(
     best_ms=Spread(1.73, 1.7, 1.8, 24),
     floor=0.034,
     whole_run={
-        "baseline": WholeRun(100.0, "epochs", start_s=2.0, between_s=50.0),
-        "best": WholeRun(61.0, "epochs", start_s=2.5, between_s=38.5),
+        "baseline": WholeRun(100.0, "epochs", start_s=2.0, between_s=50.0, steps=12_000),
+        "best": WholeRun(61.0, "epochs", start_s=2.5, between_s=38.5, steps=12_000),
     },
     planned_steps=12_000,
     proven_plans=(ProvenPlan("exact", Plan({"resident": {}}), Ratio(1.5, 1.4, 1.6, 24), VERDICT),),
@@ -63,8 +63,8 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
     assert "24 paired turns, noise floor 3.4%" in text
     assert (
         "The whole run of 12,000 steps: 100 s -> 61 s predicted (1.64x), set-up and evaluation "
-        "included: start-up 2.0 -> 2.5 s, steps 48.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. "
-        "Verdict:" in text
+        "included. Of that: start-up 2.0 -> 2.5 s, steps 48.0 -> 20.0 s, between epochs 50.0 -> "
+        "38.5 s. Verdict:" in text
     )
     assert "Verdict: rounding over 343 steps, details below." in text
     assert "Verdict: rounding over 343 steps. fed the same over 343 steps." in text
@@ -77,28 +77,37 @@ def test_a_prediction_beside_other_processes_says_so() -> None:
     text = words(tuning.page, replace(FOUND, whole_run=slowed))
     assert "220 s -> 61 s predicted (3.61x), set-up and evaluation included, beside other" in text
     assert "processes as busy as now" in text
-    assert "steps take 4.2 times as long:" in text
+    assert "steps take 4.2 times as long. Of that:" in text
     assert "beside other processes" not in words(tuning.page, FOUND)
 
 
 def test_a_step_of_the_whole_run_is_told_where_it_is_not_that_of_the_race() -> None:
     assert FOUND.about_whole_run.endswith("between epochs 50.0 -> 38.5 s")
-    runs = dict(FOUND.whole_run)
-    runs["baseline"] = replace(runs["baseline"], seconds=112.0)
-    told = "steps 60.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. On average a step of it takes"
-    found = replace(FOUND, whole_run=runs)
-    assert f"{told} 5.00 -> 1.67 ms: the first epoch and slow steps included." in words(
-        tuning.page, found
-    )
-    runs["baseline"] = replace(runs["baseline"], slowdown=1.27)
-    late = f"{told} 5.00 -> 1.67 ms: late plain steps take 1.3 times as long as early ones"
-    assert late in found.about_whole_run
-    assert found.to_json()["whole_run"]["about"] == found.about_whole_run
-    # A script that stops early does not take the steps that were planned.
-    ended = replace(found, trace=replace(found.trace, ended="script"))
-    assert "On average" not in ended.about_whole_run
-    unknown = {**runs, "baseline": WholeRun(None, "no loader")}
-    assert replace(found, whole_run=unknown).about_whole_run == ""
+
+    def about(**plain: float) -> str:
+        runs = dict(FOUND.whole_run)
+        runs["baseline"] = replace(runs["baseline"], **plain)
+        found = replace(FOUND, whole_run=runs)
+        assert found.to_json()["whole_run"]["about"] == found.about_whole_run
+        return found.about_whole_run
+
+    told = "steps 60.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. On average a step of it takes "
+    told += "5.00 -> 1.67 ms"
+    assert about(seconds=112.0).endswith(f"{told}, the first epoch and slow steps included")
+    late = about(seconds=112.0, slowdown=1.27)
+    assert late.endswith(f"{told}: late plain steps take 1.3 times as long as early ones")
+    busy = about(seconds=112.0, slowdown=1.27, slowed=1.25)
+    assert busy.endswith(f"{told}, beside other processes")
+    # The watched run was faster than the race: nothing was slow.
+    fast = about(seconds=88.0, slowdown=1.27)
+    assert fast.endswith("On average a step of it takes 3.00 -> 1.67 ms")
+    # A run that stopped early took fewer steps.
+    assert "On average" not in about(seconds=76.0, steps=6_000)
+    assert "On average" not in about(seconds=50.0)
+    assert "start-up 0.0 -> 2.5 s" in about(start_s=0.0)
+    unknown = {**FOUND.whole_run, "baseline": WholeRun(None, "no loader")}
+    assert replace(FOUND, whole_run=unknown).about_whole_run == ""
+    assert without_gain("could_not_tell").about_whole_run == ""
 
 
 def test_a_gain_whose_size_only_one_process_shows_says_so() -> None:
@@ -119,6 +128,8 @@ def test_why_a_plan_was_chosen_is_told_where_another_ones_steps_are_faster() -> 
     assert found.to_json()["why_chosen"] == found.why_chosen
     slower = replace(resident, speedup=Ratio(2.0, 1.9, 2.1, 9))
     assert "was chosen" not in words(tuning.page, replace(found, proven_plans=(slower, chosen)))
+    fresh = replace(found, live_decides=False)
+    assert fresh.why_chosen and "switched on and off" not in fresh.why_chosen
     for change in ({"aim": "steady"}, {"planned_steps": None}):
         assert replace(found, **change).why_chosen == ""
 

@@ -65,8 +65,19 @@ def test_a_disturbed_live_race_does_not_decide() -> None:
         tuner.live |= {late: Ratio(1.3, 1.29, 1.31, 8)}
         found = saved(final, 10_000, tuner)
         assert most_saving_first(by_name, found)[0] == first
+        assert tuner.live_decides == (first == by_name[0])
         # What it gains late counts in either case.
         assert found[by_name[2]].steps_s == pytest.approx(10_000 * 4e-3 * (1 - 1 / 1.3))
+
+
+def test_a_wide_interval_of_a_slower_plan_does_not_count_as_a_disturbance() -> None:
+    more = RESIDENT.with_technique("threads", count=1)
+    final, tuner = faked.raced({more: 1.4, RESIDENT: 1.6, FUSED: 1.1}), faked.tuner()
+    tuner.live = {more: Ratio(1.6, 1.57, 1.63, 9), RESIDENT: Ratio(1.5, 1.47, 1.53, 9)}
+    for high, decides in ((1.35, True), (1.95, False)):
+        tuner.live[FUSED] = Ratio(1.1, 0.85, high, 4)
+        saved(final, 10_000, tuner)
+        assert tuner.live_decides is decides
 
 
 def test_what_an_earlier_race_has_compiled_still_has_to_be_compiled_in_a_run() -> None:

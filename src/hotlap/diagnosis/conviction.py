@@ -343,6 +343,13 @@ def _confidence(ratio: Ratio, floor: float) -> str:
     return "high" if ratio.low > 1 + 2 * floor else "medium"
 
 
+def _without_gain(tried: Tried) -> str:
+    words = tried.words.removesuffix(".")
+    if tried.ratio is None or tried.ratio.low <= 1:
+        return words
+    return f"{words}, and identical runs differ by up to {tried.floor:.1%}"
+
+
 def _opportunities(
     switches: Sequence[Plan], trials: Trials, step_ms: Mapping[str, float]
 ) -> tuple[tuple[Opportunity, ...], tuple[str, ...]]:
@@ -351,7 +358,7 @@ def _opportunities(
     for tried in trials.of_all(switches):
         # It is decided on less evidence than an interval takes, which may hold no gain at all.
         if tried.ratio is None or not tried.is_gain or tried.ratio.low <= 1:
-            others.append(tried.words)
+            others.append(_without_gain(tried))
             continue
         ((name, options),) = tried.plan.techniques.items()
         found.append(

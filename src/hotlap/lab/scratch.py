@@ -46,7 +46,7 @@ def probe(cwd: Path | None = None) -> Protection:
         raise ScratchError(
             f"trials need Linux, and this is {sys.platform}: the views and copies of folders in "
             "which they run are made with its system calls. Use Linux, for example in a "
-            "container. `run`, `train` and `env` work here"
+            "container. `run`, `env`, and `train` with its micro-batch given do not need it."
         )
     return _probe(str((cwd or Path.cwd()).resolve()), os.geteuid())
 

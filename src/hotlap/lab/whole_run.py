@@ -41,9 +41,12 @@ class WholeRun:
     slowdown: float = 1.0
     """How many times as long later steps take as early ones, where that was reckoned with."""
     start_s: float = 0.0
-    """Seconds before the first step, and those of the end of the process."""
+    """Seconds of the set-up and of the end of the process, and what the first steps take beyond
+    later ones, as where they compile."""
     between_s: float = 0.0
-    """Seconds of what comes between epochs: evaluation, saving."""
+    """Seconds of what comes after epochs: evaluation, saving."""
+    steps: int = 0
+    """Optimizer steps of the run."""
 
     @property
     def steps_s(self) -> float:
@@ -64,8 +67,10 @@ class _Epochs:
     starts: list[int]
     periods: list[float]
     """Seconds of each whole epoch, with what comes after it."""
+    first_mean: float
+    """Seconds of a step of the first one."""
     mean: float
-    """Seconds of a step of the last whole one."""
+    """The same of the last whole one."""
 
     @property
     def steps(self) -> int:
@@ -76,6 +81,16 @@ class _Epochs:
         """Seconds of what comes between two epochs: evaluation, saving, the start of the next."""
         return self.periods[-1] - self.steps * self.mean
 
+    @property
+    def first_between(self) -> float:
+        """The same after the first one."""
+        return self.periods[0] - self.steps * self.first_mean
+
+    def all_between(self, planned_steps: int, later: float | None = None) -> float:
+        """Return what comes after all epochs of a run: `later`, after each but the first."""
+        later = self.between if later is None else later
+        return max(0.0, self.first_between) + (planned_steps / self.steps - 1) * max(0.0, later)
+
 
 def _epochs(trace: Trace) -> _Epochs | None:
     """Return what a run shows of its epochs, None if it was not watched for a whole one."""
@@ -85,7 +100,10 @@ def _epochs(trace: Trace) -> _Epochs | None:
     periods = [sum(totals[a + 1 : b + 1]) for a, b in itertools.pairwise(starts)]
     if not periods:
         return None
-    return _Epochs(starts, periods, fmean(totals[starts[-2] + 1 : starts[-1]] or totals))
+    first, last = (
+        fmean(totals[begin + 1 : end] or totals) for begin, end in (starts[:2], starts[-2:])
+    )
+    return _Epochs(starts, periods, first, last)
 
 
 def _step_seconds(trace: Trace) -> list[float]:
@@ -105,20 +123,19 @@ def seconds_between_epochs(trace: Trace, planned_steps: int, *, is_served: bool 
 
 
 def _between(trace: Trace, epochs: _Epochs, planned_steps: int, *, is_served: bool) -> float:
-    first = later = max(0.0, epochs.between)
-    if is_served:
-        # What an evaluation reads is read like the training samples, if it is of the same kind.
-        training = [loader for loader in trace.facts.loaders if loader.training]
-        kinds, size = {loader.dataset for loader in training}, sum(_batch(one) for one in training)
-        batches = sum(
-            (loader.batches or 0) * _batch(loader) / max(1, size)
-            for loader in trace.facts.loaders
-            if not loader.training and not loader.num_workers and loader.dataset in kinds
-        )
-        phases = trace.phase_means()
-        read_s, forward_s = (batches * phases.get(name, 0.0) / 1e3 for name in ("data", "forward"))
-        later = min(first, max(first - read_s, forward_s))
-    return first + (planned_steps / epochs.steps - 1) * later
+    if not is_served:
+        return epochs.all_between(planned_steps)
+    # What an evaluation reads is read like the training samples, if it is of the same kind.
+    training = [loader for loader in trace.facts.loaders if loader.training]
+    kinds, size = {loader.dataset for loader in training}, sum(_batch(one) for one in training)
+    batches = sum(
+        (loader.batches or 0) * _batch(loader) / max(1, size)
+        for loader in trace.facts.loaders
+        if not loader.training and not loader.num_workers and loader.dataset in kinds
+    )
+    phases, usual = trace.phase_means(), max(0.0, epochs.between)
+    read_s, forward_s = (batches * phases.get(name, 0.0) / 1e3 for name in ("data", "forward"))
+    return epochs.all_between(planned_steps, min(usual, max(usual - read_s, forward_s)))
 
 
 def _batch(loader: LoaderFacts) -> int:
@@ -152,11 +169,9 @@ def predict_whole_run(
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
-    totals, epochs, start_s = _step_seconds(trace), _epochs(trace), trace.setup_s + _EXIT_S
+    totals, epochs = _step_seconds(trace), _epochs(trace)
     if trace.ended == "script":
-        between_s = 0.0 if epochs is None else _between(trace, epochs, len(totals), is_served=False)
-        words = "the whole run was measured"
-        return WholeRun(start_s + sum(totals), words, start_s=start_s, between_s=between_s)
+        return _measured(trace, epochs)
     if epochs is None:
         return _from_steps_alone(
             trace, planned_steps, steady_ms, beside, late_ms=late_ms, is_served=is_served
@@ -168,11 +183,33 @@ def predict_whole_run(
     if late_ms is not None:
         steady = late_ms / 1e3
     later = epochs.between + epochs.steps * steady
-    seconds = start_s + totals[0] + epochs.periods[0]
+    seconds = trace.setup_s + totals[0] + epochs.periods[0] + _EXIT_S
     seconds += (planned_steps / epochs.steps - 1) * later
     words = f"{len(epochs.periods)} whole epochs of {epochs.steps} steps"
-    between_s = max(0.0, epochs.between) * planned_steps / epochs.steps
-    return WholeRun(seconds, words, start_s=start_s, between_s=between_s)
+    return WholeRun(
+        seconds,
+        words,
+        start_s=_start_seconds(trace),
+        between_s=epochs.all_between(planned_steps),
+        steps=planned_steps,
+    )
+
+
+def _measured(trace: Trace, epochs: _Epochs | None) -> WholeRun:
+    """Return the run that was watched until it ended."""
+    seconds, steps = trace.setup_s + sum(_step_seconds(trace)) + _EXIT_S, len(trace.steps)
+    between_s = 0.0
+    if epochs is not None:
+        # A record ends with its step: none holds what came after the last epoch.
+        seconds += max(0.0, epochs.between)
+        between_s = epochs.all_between(steps)
+    return WholeRun(
+        seconds,
+        "the whole run was measured",
+        start_s=_start_seconds(trace),
+        between_s=between_s,
+        steps=steps,
+    )
 
 
 def _from_steps_alone(
@@ -192,13 +229,19 @@ def _from_steps_alone(
     early = min(epoch, planned_steps)
     if late_ms is not None:
         early, later = min(len(totals), planned_steps), late_ms / 1e3
-    start_s, between_s = trace.setup_s + _EXIT_S, 0.0
+    between_s = 0.0
     words = f"{len(totals)} steps; the end of an epoch was not reached"
     if beside is not None and known is not None:
         between_s = _between(beside, known, planned_steps, is_served=is_served)
         words += ": what comes after one is that of the run beside it"
-    seconds = start_s + totals[0] + early * first + (planned_steps - early) * later + between_s
-    return WholeRun(seconds, words, start_s=start_s, between_s=between_s)
+    seconds = trace.setup_s + totals[0] + early * first + (planned_steps - early) * later + _EXIT_S
+    return WholeRun(
+        seconds + between_s,
+        words,
+        start_s=_start_seconds(trace),
+        between_s=between_s,
+        steps=planned_steps,
+    )
 
 
 def shows_epochs(trace: Trace) -> bool:
@@ -206,9 +249,7 @@ def shows_epochs(trace: Trace) -> bool:
     return _epochs(trace) is not None
 
 
-def predict_from_plain(
-    plain: WholeRun, seen: Trace, own: Trace, planned_steps: int, saved_ms: float
-) -> WholeRun:
+def predict_from_plain(plain: WholeRun, seen: Trace, own: Trace, saved_s: float) -> WholeRun:
     """Predict a plan's run where no epoch ends: the plain run, less what the plan's steps save.
 
     The model may be evaluated or saved at any step there: of two watched stretches one may hold
@@ -218,20 +259,26 @@ def predict_from_plain(
         plain: what is predicted of the plain run.
         seen: the plain run, watched from its start.
         own: the plan's run, watched from its start.
-        planned_steps: optimizer steps of the whole run.
-        saved_ms: ms that each of the plan's steps saves, from a race.
+        saved_s: seconds that the plan's steps save together, from a race.
     """
     if plain.seconds is None:
         return plain
     longer_s = _start_seconds(own) - _start_seconds(seen)
-    seconds = plain.seconds + longer_s - planned_steps * saved_ms / 1e3
-    words = "the plain run's, its start exchanged, less what the steps save"
-    start_s = plain.start_s + longer_s
-    return WholeRun(seconds, words, start_s=start_s, between_s=plain.between_s)
+    return WholeRun(
+        plain.seconds + longer_s - saved_s,
+        "the plain run's, its start exchanged, less what the steps save",
+        start_s=plain.start_s + longer_s,
+        between_s=plain.between_s,
+        steps=plain.steps,
+    )
+
+
+def excess_of_first_steps(trace: Trace) -> float:
+    """Return the seconds that the first steps take beyond later ones, as where they compile."""
+    totals = _step_seconds(trace)
+    usual = median(totals)
+    return sum(max(0.0, each - usual) for each in totals[:_FIRST_STEPS])
 
 
 def _start_seconds(trace: Trace) -> float:
-    """Return the set-up, and what the first steps take beyond later ones, as where they compile."""
-    totals = _step_seconds(trace)
-    usual = median(totals)
-    return trace.setup_s + sum(max(0.0, each - usual) for each in totals[:_FIRST_STEPS])
+    return trace.setup_s + excess_of_first_steps(trace) + _EXIT_S

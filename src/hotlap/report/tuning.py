@@ -59,7 +59,7 @@ def _headline(tuning: Tuning, console: Console) -> None:
         console.print(
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
             f"predicted ({before / after:.2f}x), set-up and evaluation included"
-            f"{_beside(whole['baseline'].slowed)}: {tuning.about_whole_run}."
+            f"{_beside(whole['baseline'].slowed)}. Of that: {tuning.about_whole_run}."
         )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")

@@ -100,6 +100,7 @@ def conclude(
         seconds=tuner.budget.spent,
         trace=seen.trace,
         aim=tuner.aim,
+        live_decides=tuner.live_decides,
         plain_peak_bytes=tuner.plain_peak_bytes,
         memory=tuner.memory,
         best_phases=own.steady_phases() if own is not None else None,
@@ -127,7 +128,7 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     name, speedup, floor = _arm_of(final, best.plan), best.speedup, best.floor
     # Turns in one process are closer to each other than those of processes.
     rows = [row for row in tuner.trials if row.plan == best.plan and row.race == 0]
-    by_means = rows[-1].by_means if rows else None
+    by_means = rows[-1].by_means if rows and tuner.live_decides else None
     if doubt:
         # What was measured in the watched process needs no race that runs as fast.
         live = tuner.live_gains().get(best.plan)

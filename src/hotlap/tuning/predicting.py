@@ -8,6 +8,7 @@ from hotlap.lab.observing import Observation, watch
 from hotlap.lab.process_race import Race
 from hotlap.lab.whole_run import (
     WholeRun,
+    excess_of_first_steps,
     predict_from_plain,
     predict_whole_run,
     seconds_between_epochs,
@@ -15,7 +16,7 @@ from hotlap.lab.whole_run import (
 )
 from hotlap.trace.schema import Trace
 from hotlap.tuning.tuner import Tuner
-from hotlap.tuning.whole_run_savings import longer_start_s
+from hotlap.tuning.whole_run_savings import gained_late, longer_start_s
 
 LEAST_WATCH_S = 3.0
 _SLOWED = 1.05
@@ -59,14 +60,14 @@ def predict_both(
         plain: what is predicted of the plain run as long as it alone was watched.
         by_means: how many times faster the plan's steps are, as the last race says if None.
     """
-    ratio = by_means or final.ratio_of_means(name)
+    plan, planned = final.arms[name].plan, seen.trace.facts.planned_steps
+    ratio = by_means or final.ratio_of_means(name) * gained_late(tuner, plan)
     spare = max(0.0, tuner.budget.left - 1.0)
     if spare < seen.trace.setup_s + LEAST_WATCH_S:
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
         return plain, _divided(tuner, seen.trace, final, name, plain, ratio), None
     tuner.progress("watching the plan from its very start")
     seconds = spare - seen.trace.setup_s - 0.5
-    plan, planned = final.arms[name].plan, seen.trace.facts.planned_steps
     own = watch(tuner.lab, plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
     plain = predict_plain(tuner, seen, final, own.trace)
     fills = tuner.reads_all(plan)
@@ -74,8 +75,9 @@ def predict_both(
         step_ms = min(_plain_ms(tuner, final), seen.trace.step_ms()["mean"])
         if tuner.slowdown > 1 or _is_slowed(tuner):
             step_ms = tuner.slowdown * _early_ms(tuner, seen, final)
-        saved_ms = step_ms * (1 - 1 / ratio)
-        return plain, predict_from_plain(plain, seen.trace, own.trace, planned, saved_ms), own
+        # Watched steps may have been faster than those of the race: they save no more of their own.
+        saved_s = min(planned * step_ms / 1e3, plain.steps_s) * (1 - 1 / ratio)
+        return plain, predict_from_plain(plain, seen.trace, own.trace, saved_s), own
     arm = final.arms[name]
     steady_ms = _steady_ms(tuner, arm.turns_ms, arm.means_ms)
     late_ms = steady_ms if _is_slowed(tuner) else None
@@ -98,17 +100,18 @@ def _divided(
     if plain.seconds is None or seen.facts.planned_steps is None:
         return plain
     planned, fills = seen.facts.planned_steps, tuner.reads_all(final.arms[name].plan)
-    as_before = seen.setup_s + (_first_epoch_s(seen) if fills else 0.0)
-    between_s = seconds_between_epochs(seen, planned)
-    seconds = as_before + max(0.0, plain.seconds - as_before - between_s) / ratio
-    between_s = seconds_between_epochs(seen, planned, is_served=fills)
-    longer_s = longer_start_s(tuner, final, name)
-    words = "the plain run's, its steps divided by the speed-up"
+    as_before = min(plain.steps_s, _first_epoch_s(seen) if fills else 0.0)
+    steps_s = as_before + (plain.steps_s - as_before) / ratio
+    start_s = plain.start_s + longer_start_s(tuner, final, name)
+    between_s = plain.between_s
+    if fills:
+        between_s = min(between_s, seconds_between_epochs(seen, planned, is_served=True))
     return WholeRun(
-        seconds + between_s + longer_s,
-        words,
-        start_s=plain.start_s + longer_s,
+        start_s + steps_s + between_s,
+        "the plain run's, its steps divided by the speed-up",
+        start_s=start_s,
         between_s=between_s,
+        steps=plain.steps,
     )
 
 
@@ -149,6 +152,7 @@ def _is_one_stretch(seen: Trace, own: Trace, planned_steps: int, *, fills: bool)
 
 
 def _first_epoch_s(trace: Trace) -> float:
-    """Return the seconds of the first epoch, all that were seen if it did not end."""
+    """Return the seconds of the first epoch's steps, of all that were seen if it did not end."""
     ends = [start for start in trace.epoch_starts if start > 0]
-    return sum(map(sum, trace.steps[: ends[0] if ends else None])) / 1e3
+    seconds = sum(map(sum, trace.steps[: ends[0] if ends else None])) / 1e3
+    return max(0.0, seconds - excess_of_first_steps(trace))

@@ -135,6 +135,8 @@ class Tuning:
     watched."""
     best_phases_are_steady: bool = False
     """False if only the first epoch was watched, which may read what later ones have in memory."""
+    live_decides: bool = True
+    """True if plans were told apart by turns in one process, False if by fresh ones."""
 
     @property
     def gained(self) -> bool:
@@ -158,7 +160,7 @@ class Tuning:
             f"{chosen.plan} was chosen: its steps and its start are expected to save "
             f"{chosen.worth:.1f} s over the whole run, those of {faster.plan} {faster.worth:.1f} s"
         )
-        if chosen.live is None or faster.live is None:
+        if chosen.live is None or faster.live is None or not self.live_decides:
             return words
         return (
             f"{words}; switched on and off in one process, where turns differ less than processes "
@@ -169,7 +171,7 @@ class Tuning:
     def about_whole_run(self) -> str:
         """What the predicted whole run is made of, in words; empty where it is not predicted."""
         plain, best = self.whole_run["baseline"], self.whole_run["best"]
-        if plain.seconds is None or best.seconds is None:
+        if not self.gained or plain.seconds is None or best.seconds is None:
             return ""
         parts = (
             ("start-up", plain.start_s, best.start_s),
@@ -177,24 +179,32 @@ class Tuning:
             ("between epochs", plain.between_s, best.between_s),
         )
         told = (
-            f"{name} {before:.1f} -> {after:.1f} s" for name, before, after in parts if before > 0
+            f"{name} {before:.1f} -> {after:.1f} s"
+            for name, before, after in parts
+            if before or after
         )
         return ", ".join(told) + self._of_a_mean_step(plain, best)
 
     def _of_a_mean_step(self, plain: WholeRun, best: WholeRun) -> str:
         """Return what a step of the whole run takes, where it is not what it takes in a race."""
-        if not self.planned_steps or self.trace.ended == "script":
-            return ""
-        before, after = (1e3 * run.steps_s / self.planned_steps for run in (plain, best))
+        before, after = (1e3 * run.steps_s / max(1, run.steps) for run in (plain, best))
         raced = self.baseline_ms.median, self.best_ms.median
+        if min(before, after) <= 0:
+            return ""
         if all(
             abs(log(mean / ms)) <= _FAR for mean, ms in zip((before, after), raced, strict=True)
         ):
             return ""
-        why = "the first epoch and slow steps included"
-        if plain.slowdown > 1 + _FAR:
-            why = f"late plain steps take {plain.slowdown:.1f} times as long as early ones"
-        return f". On average a step of it takes {before:.2f} -> {after:.2f} ms: {why}"
+        words = f". On average a step of it takes {before:.2f} -> {after:.2f} ms"
+        if before <= raced[0]:
+            return words
+        if plain.slowed > 1:
+            return f"{words}, beside other processes"
+        if plain.slowdown > 1:
+            return (
+                f"{words}: late plain steps take {plain.slowdown:.1f} times as long as early ones"
+            )
+        return f"{words}, the first epoch and slow steps included"
 
     @property
     def inapplicable(self) -> tuple[str, ...]:

@@ -65,6 +65,9 @@ class Tuner:
     """What was kept of such plans, for their proofs."""
     early_gains: Mapping[Plan, float] = field(default_factory=dict)
     """What such plans gain before, which is all that fresh processes can show."""
+    live_decides: bool = True
+    """True if plans are told apart by turns in the watched process, False if these were disturbed,
+    and fresh processes decide."""
     slowed: float = 1.0
     """How many times as long as undisturbed ones steps take while other processes have the cores,
     over all turns in the watched process."""

@@ -52,7 +52,7 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
     facts = seen.trace.facts
     if tuner.aim == "steady" or facts.planned_steps is None:
         return None
-    plain_s, by_live = median(final.base_ms) / 1e3, _live_decides(tuner, final)
+    plain_s, tuner.live_decides = median(final.base_ms) / 1e3, _live_decides(tuner, final)
     found = {}
     for name, arm in final.arms.items():
         if name in final.twins:
@@ -61,7 +61,7 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
         if tuner.reads_all(arm.plan):
             # It serves from the second epoch on; in a race everything was read before.
             steps -= min(steps, facts.steps_per_epoch or 0)
-        saved_s = steps * plain_s * (1 - 1 / _speedup(tuner, final, name, by_live=by_live))
+        saved_s = steps * plain_s * (1 - 1 / _speedup(tuner, final, name))
         found[name] = Saving(longer_start_s(tuner, final, name), saved_s)
     return found
 
@@ -73,23 +73,31 @@ def _live_decides(tuner: Tuner, final: Race) -> bool:
     as they live; unless the machine was disturbed while they were taken.
     """
     raced = {arm.plan: name for name, arm in final.arms.items() if name not in final.twins}
-    live = [_width(each) for plan, each in tuner.live.items() if plan in raced]
+    live = [each for plan, each in tuner.live.items() if plan in raced]
+    # What is surely slower than another one is not told apart from it by a width.
+    lead = max((each.low for each in live), default=0.0)
+    widths = [_width(each) for each in live if each.high >= lead]
     fresh = [_width(final.ratio(name)) for name in raced.values()]
     least = _FAR_WIDER * (max(fresh, default=0.0) + tuner.floor)
-    return max(live, default=0.0) <= max(_WIDE, least)
+    return max(widths, default=0.0) <= max(_WIDE, least)
 
 
 def _width(ratio: Ratio) -> float:
     return log(ratio.high / ratio.low) / 2
 
 
-def _speedup(tuner: Tuner, final: Race, name: str, *, by_live: bool) -> float:
+def _speedup(tuner: Tuner, final: Race, name: str) -> float:
     plan, fresh = final.arms[name].plan, final.ratio(name).median
     live = tuner.live.get(plan)
-    if live is None or by_live:
+    if live is None or tuner.live_decides:
         return fresh if live is None else live.median
-    # Fresh processes do not show what a plan gains late.
-    return fresh * live.median / tuner.early_gains.get(plan, live.median)
+    return fresh * gained_late(tuner, plan)
+
+
+def gained_late(tuner: Tuner, plan: Plan) -> float:
+    """Return how many times more a plan gains late in a run than fresh processes show."""
+    live = tuner.live.get(plan)
+    return 1.0 if live is None else live.median / tuner.early_gains.get(plan, live.median)
 
 
 def longer_start_s(tuner: Tuner, final: Race, name: str) -> float:

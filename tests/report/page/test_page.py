@@ -149,6 +149,7 @@ def test_a_tuning_shows_what_changed_and_why_to_believe_it() -> None:
         *("1 of 2 checks passed", "✓ passed 343 batches have equal digests", "◐ in part"),
         *("one update 0.00034 of its norm", "batches any bit", "everything after step 343"),
         *("exact 1.50x (1.40 to 1.60) resident", "resident applied 2.00x (1.90 to 2.10)."),
+        "It is made of: start-up 2.0 -> 2.5 s, steps 48.0 -> 20.0 s",
         *("By the means of all turns", "2.20x", "threads(count=2)"),
         *("two standard errors", "hotlap run --plan auto train.py"),
     ):

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from hotlap.attach import rank_report
+from hotlap.attach.children import _rank_given
 from hotlap.attach.entry import Script
+from hotlap.attach.heard_child import Child
+from hotlap.attach.runner import Outcome
 from hotlap.attach.runner import run as run_script
 from hotlap.errors import TrialError
 from hotlap.lab.observing import watch
@@ -289,3 +292,19 @@ def test_a_rank_that_a_script_starts_itself_is_attached_to(tmp_path: Path) -> No
     assert told == [(0, "the script", 3), (1, "subprocess.Popen", 4)]
     assert "optimizer: applied in 2 of 2 ranks" in rank_report.lines(outcome.children, 0)
     assert outcome.problems(script) == []
+
+
+def test_an_environment_may_hold_bytes() -> None:
+    assert _rank_given({"RANK": b"1"}) is None  # type: ignore[dict-item]
+    assert _rank_given({"RANK": "1"}) == 1
+
+
+def test_what_a_rank_says_of_its_records_is_heard_beside_a_launcher() -> None:
+    outcome, rank = Outcome(), Child("a launcher", 0)
+    assert outcome.recorded_by_all is None
+    outcome.recorded = {"problems": ["of the launcher"]}
+    outcome.children.append(rank)
+    said = {"problems": ["losses after step 3 are not recorded", "of the launcher"]}
+    rank.hear({"kind": "report", "steps": 3, "techniques": [], "recorded": said})
+    expected = ["of the launcher", "losses after step 3 are not recorded"]
+    assert outcome.recorded_by_all == {"problems": expected}

@@ -149,3 +149,14 @@ def test_one_that_is_copied_or_loaded_has_a_place_too(made: list[Any], tmp_path:
     with hide_own_optimizer():
         own = copy.deepcopy(first)
     assert len(made) == 3 and own not in seams.known_optimizers()
+
+
+def test_optimizers_that_are_gone_are_not_looked_through(made: list[Any]) -> None:
+    """A script may make one for each of its steps."""
+    kept = torch.optim.Adam([nn.Parameter(torch.ones(2))])
+    before = State.optimizers_made
+    for _ in range(50):
+        torch.optim.Adam([nn.Parameter(torch.ones(2))])
+        made.clear()
+    assert seams.known_optimizers() == [kept]
+    assert len(State.optimizers) <= 2 and State.optimizers_made == before + 50

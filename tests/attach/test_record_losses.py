@@ -76,6 +76,17 @@ def test_optimizers_that_take_turns_are_no_later_phase(part: RecordLosses, each_
     assert part.report()["recorded"]["problems"] == []
 
 
+def test_a_loss_that_is_changed_before_its_step_is_recorded_as_it_was(
+    part: RecordLosses, tmp_path: Path
+) -> None:
+    loss, one = torch.tensor(2.0), optimizer()
+    part.backward_begins(loss)
+    loss *= 4
+    part.step_done(one)
+    part.report()
+    assert losses_of(tmp_path / "run") == {1: 2.0}
+
+
 def test_an_optimizer_that_goes_on_later_is_recorded_with_its_own_losses(
     part: RecordLosses, tmp_path: Path
 ) -> None:

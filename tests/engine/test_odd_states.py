@@ -174,3 +174,28 @@ def test_a_buffer_that_cannot_be_saved_is_said_before_the_first_step(
     assert not taken and numbers(tmp_path) == []
     # Without a folder it is trained, and evaluated.
     assert hotlap.train(task(model=model, held_out=TensorDataset(INPUTS))).steps == 4
+
+
+class CountsInGroups(torch.optim.SGD):
+    """Keeps a number of its own in each group, from its first step on, as LAMB does."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+        return super().step(closure)
+
+
+def test_a_number_that_an_optimizer_adds_to_its_groups_is_resumed(tmp_path: Path) -> None:
+    check_resumed(tmp_path, optimizer=lambda model: CountsInGroups(model.parameters(), lr=0.01))
+
+
+def test_an_optimizer_that_is_made_with_a_state_of_former_steps_is_resumed(tmp_path: Path) -> None:
+    def optimizer(model: Any) -> torch.optim.Optimizer:
+        made = torch.optim.Adam(model.parameters(), lr=0.01)
+        for parameter in model.parameters():
+            zeros = torch.zeros_like(parameter)
+            kept = {"exp_avg": zeros, "exp_avg_sq": zeros.clone(), "step": torch.tensor(1000.0)}
+            made.state[parameter] = kept
+        return made
+
+    check_resumed(tmp_path, optimizer=optimizer)

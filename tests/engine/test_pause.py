@@ -68,3 +68,22 @@ def test_a_run_that_is_asked_to_end_while_a_pause_is_measured_measures_it(
     )
     assert done.is_stopped == (until == 5) and done.steps == min(until, 16) and len(asked) > 2
     assert [each.held_out for each in measured] == [{"accuracy": 1.0}]
+
+
+def test_an_epoch_that_was_saved_after_an_error_in_it_is_reported_as_a_whole(
+    task: hotlap.Task, tmp_path: Path
+) -> None:
+    """The caller's function raises at a pause after 5 of 16 steps."""
+    whole: list[Any] = []
+    hotlap.train(task, progress=whole.append)
+
+    def fail(epoch: Any) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        hotlap.train(task, run_dir=tmp_path, until=5, progress=fail)
+    done: list[Any] = []
+    hotlap.train(task, run_dir=tmp_path, resume="auto", progress=done.append)
+    assert [(epoch.steps, epoch.loss) for epoch in done] == [
+        (epoch.steps, pytest.approx(epoch.loss, rel=1e-6)) for epoch in whole
+    ]

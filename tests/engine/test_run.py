@@ -234,6 +234,12 @@ def test_autocast_takes_effect_and_refuses_where_it_cannot() -> None:
     )
 
 
+def test_an_evaluation_before_the_first_step_does_not_hide_autocast() -> None:
+    done = hotlap.train(make(held_out=data(16)), Plan({"autocast": {}}))
+    assert done.techniques[0]["state"] == "applied", done.techniques
+    assert done.techniques[0]["why"] == "the first layer's output is bfloat16"
+
+
 def test_autocast_is_seen_where_the_first_layer_is_never_called() -> None:
     class Attending(nn.Module):
         def __init__(self) -> None:

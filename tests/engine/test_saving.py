@@ -40,6 +40,25 @@ def test_the_newest_steps_are_kept(keep: int, kept: list[int], tmp_path: Path) -
     assert numbers(tmp_path) == kept
 
 
+def test_a_step_whose_rate_is_not_finite_does_not_replace_the_last_usable_one(
+    tmp_path: Path,
+) -> None:
+    """After the third step the rate is infinite, and the weights are still finite."""
+    said: list[str] = []
+
+    def schedule(optimizer: Any) -> Any:
+        rates = [1.0, 1.0, 1.0, float("inf")]
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
+
+    run = short(schedule=schedule, steps=3)
+    options: dict[str, Any] = {"keep": 1, "save_every": "1steps", "notice": said.append}
+    hotlap.train(run, run_dir=tmp_path, **options)
+    assert numbers(tmp_path) == [2, 3]
+    assert any("'lr of group 0' is not finite after step 3" in line for line in said)
+    hotlap.train(run, resume=str(tmp_path), **options)
+    assert any("resuming from" in line and "step 2" in line for line in said)
+
+
 def test_what_is_no_step_of_the_runs_own_is_never_retired(tmp_path: Path) -> None:
     first = write(tmp_path / "ckpt", 1)
     best = first.with_name(f"{first.name}-best")

@@ -48,6 +48,50 @@ def train(folder: Path, plan: Plan, steps: int, **more: Any) -> TrainingReport:
     return hotlap.train(task, plan, run_dir=folder, **more)
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_a_weight_that_a_list_names_twice_gets_its_gradient_once(clip_norm: float | None) -> None:
+    """Of SGD, which torch lets update such a weight twice, the gradient shows in the weights."""
+
+    def network() -> Tied:
+        torch.manual_seed(0)
+        return Tied()
+
+    def losses(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
+        logits = model(batch[0]).flatten(0, 1)
+        loss = nn.functional.cross_entropy(logits, batch[1].flatten(), reduction="sum")
+        return loss, batch[1].numel()
+
+    def optimizer(model: Any) -> torch.optim.Optimizer:
+        twice = [*model.tokens.parameters(), *model.layer.parameters(), *model.head.parameters()]
+        return torch.optim.SGD(twice, lr=0.1)
+
+    tokens = torch.arange(200).square().remainder(12).reshape(20, 10)
+    data = TensorDataset(tokens, tokens.roll(-1))
+    plain = network()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        by_hand = optimizer(plain)
+    total, count = losses(plain, (tokens, tokens.roll(-1)))
+    (total / count).backward()
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_(plain.parameters(), clip_norm)
+    by_hand.step()
+    for accumulate in (1, 4):
+        task = hotlap.Task(
+            model=network,
+            loss=losses,
+            data=data,
+            optimizer=optimizer,
+            batch_size=20 // accumulate,
+            accumulate=accumulate,
+            steps=1,
+            clip_norm=clip_norm,
+        )
+        with pytest.warns(UserWarning, match="duplicate parameters"):
+            done = hotlap.train(task)
+        for name, weight in done.model.named_parameters():
+            torch.testing.assert_close(weight, plain.get_parameter(name), msg=name)
+
+
 def saved(folder: Path) -> Any:
     found, _ = find_newest(folder / "ckpt")
     assert found is not None

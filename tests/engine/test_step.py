@@ -154,6 +154,19 @@ def test_a_scale_that_overflows_falls_until_updates_are_taken_again(
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_steps_that_are_never_finite_are_never_taken(clip_norm: float | None) -> None:
+    """The scale falls by half in each of them, and would be 0 after 200."""
+
+    def steep(model: Any, batch: Any) -> Any:
+        return mean(model, batch) + (model(batch[0]).sum() * 0).sqrt()
+
+    made, taken, step = scaled(steep, clip_norm, 200, lr=0.1, scale=2.0**16)
+    assert not any(taken) and step.skipped == 200
+    assert step.target.scaler.get_scale() == 2.0**-24
+    assert all(bool(weight.isfinite().all()) for weight in made.parameters())
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("loss", [mean, sum_and_count])
 def test_a_scaled_step_is_the_plain_step(loss: Any, clip_norm: float | None) -> None:
     made, taken, _ = scaled(loss, clip_norm, 3, lr=0.01, scale=2.0**16)

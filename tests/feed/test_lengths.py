@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.engine.build import build
+from hotlap.feed.readers.threads import ReaderThreads
 from hotlap.feed.samples.order import epoch_batches
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
@@ -189,6 +190,11 @@ def test_batches_from_memory_are_cut_from_wider_rows(
         for ((_, batch),) in build(task, Plan({"resident": {}})).source.epoch(epoch)
     ]
     assert len(set(widths)) > 3
+    # A rank without samples takes a batch that is made so.
+    source = build(task, Plan({"resident": {}})).source
+    next(source.epoch(0))
+    shortest = int(torch.as_tensor(task.lengths).argmin())
+    assert source.batch_of(torch.tensor([shortest]))["ids"].shape[1] < max(task.lengths)
     monkeypatch.setattr("hotlap.sequences.padding.Pad.cut", lambda self, wide: wide[0])
     ((_, batch),) = next(build(task, Plan({"resident": {}})).source.epoch(0))
     assert batch["ids"].shape[1] == max(task.lengths)
@@ -304,6 +310,16 @@ def test_a_rank_without_any_sample_has_steps_without_micro_batches(rank: int) ->
     assert sizes == [[1 - rank] * (1 - rank)] * 3
     assert source.padding == (0.0 if rank == 0 else None)
     assert len(source.largest()) == 1 - rank
+
+
+def test_threads_read_for_a_rank_that_has_no_sample_in_its_first_step() -> None:
+    source = Source(Sequences(np.full(5, 4)), 2, collate=hotlap.pad({"ids": 0, "labels": -100}))
+    source.reader_threads = 2
+    steps = [(), (torch.tensor([3, 1]),)]
+    threads = ReaderThreads.start_threads(source, steps)
+    assert threads is not None
+    threads.pool.shutdown()
+    assert ReaderThreads.start_threads(source, [()]) is None
 
 
 def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:

@@ -105,6 +105,8 @@ def test_each_problem_is_found_alone_and_has_a_remedy(facts: dict[str, object], 
         {"memlock_bytes": 1 << 30, "has_rdma": True},
         {"cpu_quota": 8.0, "cores_allowed": 8},
         {"cores": 4, "cpu_quota": 4.0, "cores_allowed": 8, "omp_num_threads": "4"},
+        # A setting that hides nothing, on a machine that has no GPU.
+        {"cuda_visible_devices": "0,1", "torch_cuda": "13.0"},
         # This torch sees no GPU, whatever is set.
         {"cuda_visible_devices": ""},
         {"cuda_visible_devices": "0", "gpus_hidden": 1, "gpus": [GPU.__dict__], "torch_cuda": "13"},

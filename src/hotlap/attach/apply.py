@@ -45,7 +45,9 @@ class PlanInProcess:
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
         self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(self._drop_all)
-        self._optimizers: IdentityTable[_Stepped] = IdentityTable()
+        self._optimizers: IdentityTable[_Stepped] = IdentityTable(
+            lambda stepped: self._applied.drop(stepped.target)
+        )
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")

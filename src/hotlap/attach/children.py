@@ -152,7 +152,7 @@ def _rank_given(env: Mapping[str, str]) -> int | None:
     given = [env.get(name) for name in _OF_A_RANK]
     if given == [os.environ.get(name) for name in _OF_A_RANK]:
         return None
-    return next((int(text) for text in given if text is not None and text.isdecimal()), None)
+    return next((int(text) for text in given if isinstance(text, str) and text.isdecimal()), None)
 
 
 def _is_rank_told(rank: int, config: Config, session: Any) -> bool:

@@ -24,6 +24,8 @@ class Child:
         """{name, state, why}, as it has proven them itself."""
         self.failure: str | None = None
         """Why the plan was not applied to it, if it was not."""
+        self.recorded: dict[str, Any] | None = None
+        """What it said of its records."""
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take in what it says."""
@@ -37,6 +39,7 @@ class Child:
             self.failure = message["error"]
         elif kind == "report":
             self.steps, self.techniques = message["steps"], message["techniques"]
+            self.recorded = message.get("recorded")
 
 
 def problem(steps: int | None, exit_code: int, heard: list[Child]) -> str | None:

@@ -154,6 +154,8 @@ class _State:
     def __init__(self) -> None:
         self.listener: Listener | None = None
         self.optimizers: list[weakref.ref[Any]] = []
+        self.optimizers_made = 0
+        """With those that are gone."""
         self.step_depth = 0
         self.call_depth = 0
         self.backward_depth = 0
@@ -169,7 +171,7 @@ class _State:
         self.trained_in_evaluation: IdentityTable[bool] = IdentityTable()
         """Roots that are not in training mode in the first step."""
         self.others: IdentityTable[tuple[int, bool]] = IdentityTable()
-        """How many optimizers there were when a module was looked at, and whether none trains it,
+        """How many optimizers had been made when a module was looked at, whether none trains it,
         see `Listener.other_forward_begins`."""
         self.copies: IdentityTable[bool] = IdentityTable()
         """Modules of a root's class that are watched in evaluation only."""
@@ -203,13 +205,13 @@ def hide_own_optimizer() -> Iterator[None]:
 
     Everything else is heard meanwhile: other threads may read batches.
     """
-    depth, known = State.step_depth, len(State.optimizers)
+    depth, known = State.step_depth, list(State.optimizers)
     State.step_depth = 1
     try:
         yield
     finally:
         State.step_depth = depth
-        del State.optimizers[known:]
+        State.optimizers[:] = known
 
 
 def go_inert() -> None:

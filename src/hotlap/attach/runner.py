@@ -69,6 +69,14 @@ class Outcome:
         self.own_rank: Child | None = None
         """The script's own process, if it is a rank beside others."""
 
+    @property
+    def recorded_by_all(self) -> dict[str, Any] | None:
+        """What the script's processes said of their records, None if none said anything."""
+        said = (self.recorded, *(child.recorded for child in self.children))
+        given = [each for each in said if each is not None]
+        problems = dict.fromkeys(problem for each in given for problem in each["problems"])
+        return {"problems": list(problems)} if given else None
+
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
         if is_off():
@@ -100,7 +108,10 @@ class Outcome:
         if self.failure:
             return [f"the plan was not applied: {self.failure}"]
         if self.cut and self.steps is None:
-            return [f"{_UNKNOWN} the script closed hotlap's socket (os.closerange, as daemons do)"]
+            return [
+                f"{_UNKNOWN} the script closed hotlap's socket (os.closerange, as daemons do), or "
+                "replaced its process (os.execv), which then ran without the plan"
+            ]
         heard = [child for child in self.children if child.trains]
         if self.torch is None and self.exit_code == 0 and not heard:
             return [f"`{script}` did not import torch in its own process: nothing was applied"]
@@ -179,7 +190,7 @@ def run(
     outcome.exit_code = code if code >= 0 else 128 - code
     outcome.signal = -code if code < 0 else None
     if recorded is not None:
-        recorded.end(outcome.exit_code, outcome.recorded)
+        recorded.end(outcome.exit_code, outcome.recorded_by_all)
     return outcome
 
 

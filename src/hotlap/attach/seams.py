@@ -178,7 +178,10 @@ def _register(optimizer: Any) -> None:
     listener = State.listener
     if listener is None or any(ref() is optimizer for ref in State.optimizers):
         return
-    State.optimizers.append(weakref.ref(optimizer))
+    # A script may make one for each of its steps.
+    alive = [ref for ref in State.optimizers if ref() is not None]
+    State.optimizers[:] = [*alive, weakref.ref(optimizer)]
+    State.optimizers_made += 1
     # One of hotlap's own is made as if within a step, see `hide_own_optimizer`.
     if not State.step_depth:
         listener.optimizer_made(optimizer)
@@ -289,9 +292,9 @@ def _is_other(listener: Listener, module: Any) -> bool:
         return False
     optimizers, is_other = State.others.get(module) or (-1, False)
     # A model may be evaluated before its optimizer is made, or be trained by and by.
-    if optimizers != len(State.optimizers) or (module.training and torch.is_grad_enabled()):
+    if optimizers != State.optimizers_made or (module.training and torch.is_grad_enabled()):
         is_other = listener.other_wanted(module)
-        State.others.put(module, (len(State.optimizers), is_other))
+        State.others.put(module, (State.optimizers_made, is_other))
     return is_other
 
 

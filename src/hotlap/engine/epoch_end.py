@@ -78,6 +78,7 @@ def report_epoch(
     done: EpochDone,
     built: BuiltRun,
     step: StepDone,
+    clock: EpochClock,
     saver: Saver | None,
 ) -> None:
     """Report an epoch to the caller's function, and save what was trained if that raises.
@@ -87,13 +88,14 @@ def report_epoch(
         done: the epoch; a schedule that waits for its measure has taken its step.
         built: the run; what is drawn meanwhile, by another training say, it does not notice.
         step: the last one that was done.
+        clock: of the epoch, if it goes on.
         saver: None if nothing is saved.
     """
     try:
         with kept_random_states():
             progress(done)
     except Exception as error:
-        _save_trained(built, step, saver, error, "progress()")
+        _save_trained(built, step, clock, saver, error, "progress()")
         raise
 
 
@@ -130,7 +132,7 @@ def measure_epoch(
         except Exception as error:
             # Without its measure the schedule would go on from an earlier step.
             if not waits_for_measure(built):
-                _save_trained(built, step, saver, error, "evaluation")
+                _save_trained(built, step, clock, saver, error, "evaluation")
             raise
     if waits_for_measure(built) and step.ends_epoch:
         built.scheduler.step(_scheduler_metric(held_out, loss))
@@ -154,7 +156,12 @@ def _answer_no() -> bool:
 
 
 def _save_trained(
-    built: BuiltRun, step: StepDone, saver: Saver | None, error: Exception, what: str
+    built: BuiltRun,
+    step: StepDone,
+    clock: EpochClock,
+    saver: Saver | None,
+    error: Exception,
+    what: str,
 ) -> None:
     """Save what was trained before something else raised: it is not lost with it."""
     if saver is None or saver.reduce.rank:
@@ -167,7 +174,8 @@ def _save_trained(
         return
     try:
         # Other ranks may still be evaluating.
-        saver.save_alone(built, step.after, EpochClock(built.hardware).to_json())
+        kept = EpochClock(built.hardware) if step.ends_epoch else clock
+        saver.save_alone(built, step.after, kept.to_json())
     except StorageError as full:
         error.add_note(f"hotlap: the trained state could not be saved either: {full}")
     else:

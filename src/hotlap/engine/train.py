@@ -357,7 +357,7 @@ class _Run:
             return False
         self.epochs.append(done)
         self.recording.epoch(step, done)
-        report_epoch(self.progress, done, self.built, step, self.saver)
+        report_epoch(self.progress, done, self.built, step, self.clock, self.saver)
         check_learning(self.built, step, done)
         return True
 

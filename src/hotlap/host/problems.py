@@ -77,7 +77,7 @@ def _hidden_gpus(host: Host) -> Problem | None:
     if given is None or host.gpus:
         # Whoever leaves some of them out has chosen the others.
         return None
-    if not host.gpus_hidden and host.torch_cuda is None:
+    if not host.gpus_hidden and (host.torch_cuda is None or _names_a_device(given)):
         return None
     seen = f"{host.gpus_hidden} GPUs" if host.gpus_hidden else "any GPU"
     if host.gpus_hidden == 1:
@@ -88,6 +88,12 @@ def _hidden_gpus(host: Host) -> Problem | None:
         "Unset CUDA_VISIBLE_DEVICES, or name devices that exist, as in CUDA_VISIBLE_DEVICES=0.",
         "Scripts train on the CPU, and `torch.cuda.is_available()` is False.",
     )
+
+
+def _names_a_device(given: str) -> bool:
+    """Return whether a value of `CUDA_VISIBLE_DEVICES` leaves at least one device to be seen."""
+    first = given.split(",")[0].strip()
+    return first.isdecimal() or first.startswith(("GPU-", "MIG-"))
 
 
 def _gpu_in_use(gpu: Gpu) -> Problem | None:

@@ -1,12 +1,13 @@
 """How much is swapped, and how fast. Source: the kernel's filesystems/proc.rst, vmstat."""
 
+import os
 import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-_PAGE = 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_S = 0.1
 
 

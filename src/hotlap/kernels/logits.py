@@ -190,13 +190,17 @@ def _flatten(source: Source, args: tuple[Any, ...]) -> Any:
 
 
 def _index(source: Source, args: tuple[Any, ...]) -> Any:
-    parts = args[0] if isinstance(args[0], tuple) else (args[0],)
+    return source.hidden[args[0]] if keeps_classes(args[0], source.hidden.dim()) else None
+
+
+def keeps_classes(key: Any, dims: int) -> bool:
+    """Return whether a key of a tensor is of slices, and takes all of the last dimension."""
+    parts = key if isinstance(key, tuple) else (key,)
     if not all(part is Ellipsis or isinstance(part, slice) for part in parts):
-        return None
-    whole = slice(None)
-    ends_open = parts[-1] == whole or parts[-1] is Ellipsis
-    is_short = Ellipsis not in parts and len(parts) < source.hidden.dim()
-    return source.hidden[args[0]] if ends_open or is_short else None
+        return False
+    named = [part for part in parts if part is not Ellipsis]
+    names_last = len(named) == dims or (Ellipsis in parts and parts[-1] is not Ellipsis)
+    return not names_last or named[-1] == slice(None)
 
 
 def _transpose(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:

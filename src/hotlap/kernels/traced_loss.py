@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional
 
 from hotlap.kernels.cross_entropy import Chunks, Setting, Work
+from hotlap.kernels.logits import keeps_classes
 
 
 class _Running(threading.local):
@@ -253,17 +254,8 @@ def _renames(node: Node) -> bool:
     if not is_there or before.shape[-1:] != after.shape[-1:]:
         return False
     if node.target is operator.getitem:
-        return before.dim() == after.dim() and _keeps_classes(node.args[1], before.dim())
+        return before.dim() == after.dim() and keeps_classes(node.args[1], before.dim())
     return True
-
-
-def _keeps_classes(key: Any, dims: int) -> bool:
-    """Return whether a key is of slices, and says nothing of the last dimension."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if not all(part is Ellipsis or isinstance(part, slice) for part in parts):
-        return False
-    reaches_last = Ellipsis in parts[:-1] or len(parts) == dims
-    return not reaches_last or parts[-1] is Ellipsis or parts[-1] == slice(None)
 
 
 def _is_changed_between(module: GraphModule, layer: Node, node: Node) -> bool:

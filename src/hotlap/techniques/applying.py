@@ -88,17 +88,22 @@ class Applied:
             if switched is not None:
                 switched.take(target)
         except Refusal as refusal:
-            self._refused[technique.name].append(str(refusal))
+            self._refuse(technique, str(refusal))
             log.info("%s refused: %s", technique.name, refusal)
         except PlanError:
             raise
         except Exception as error:
             # The user's own data set or model did something that nobody thought of: it is the run
             # that must go on, and the proof that says why it goes on plain.
-            self._refused[technique.name].append(f"{type(error).__name__}: {error}")
+            self._refuse(technique, f"{type(error).__name__}: {error}")
             log.warning("%s refused", technique.name, exc_info=True)
         else:
             self._targets[technique.name].append(target)
+
+    def _refuse(self, technique: Technique, why: str) -> None:
+        # A script may make an optimizer for each of its steps.
+        if why not in self._refused[technique.name]:
+            self._refused[technique.name].append(why)
 
     def targets(self) -> list[tuple[Technique, Any, Any]]:
         """Return (technique, options, target) of all that was applied so far."""

@@ -53,6 +53,9 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 
     def look(module: Any, args: Any, output: Any) -> None:
         del module, args
+        # The first forward of a run may be an evaluation, which is in the model's own format.
+        if not torch.is_grad_enabled():
+            return
         # Nothing that compiled code would have to ask for again: a hook that is gone, or a key that
         # is new, would make it compile once more.
         seen["dtype"] = output.dtype

@@ -96,7 +96,9 @@ class RecordLosses(Part):
         is_captured = loss.is_cuda and torch.cuda.is_current_stream_capturing()
         # A gradient that is given for many numbers is no loss; a meta tensor has no number.
         if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
-            self._seen.append(number_of(loss).reshape(()))
+            # A script may use the loss once more, and change it, before its step.
+            number = number_of(loss).reshape(())
+            self._seen.append(number if number.is_cuda else number.clone())
         if len(self._seen) >= _MOST_BACKWARDS:
             self._seen.clear()
             self._are_too_many = True

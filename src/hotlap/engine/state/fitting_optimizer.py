@@ -52,6 +52,9 @@ def wrong_groups(
         values |= {k.removeprefix(front): v for k, v in tensors.items() if k.startswith(front)}
         for key in sorted({*own, *values} - {"params"}):
             where = f"'{key}' of group {number} of the optimizer"
+            if key not in own and not _is_torchs(built.optimizer):
+                # Some keep a number of their own in a group, from their first step on.
+                continue
             if key not in values or key not in own:
                 return f"{where} is {'missing' if key in own else 'unknown'}"
             if not is_alike(own[key], values[key]):
@@ -135,10 +138,16 @@ def wrong_states(
             known[ask] = state_like(built.optimizer, group, *ask[1:])
         wrong = _wrong_state(saved, known[ask], parameter)
         if wrong is None and _is_torchs(built.optimizer):
-            wrong = _wrong_values(saved, steps)
+            wrong = _wrong_values(saved, steps + _counted(built.optimizer))
         if wrong is not None:
             return f"the optimizer's state of '{name}' {wrong}"
     return None
+
+
+def _counted(optimizer: Any) -> int:
+    """Return the steps that the task's optimizer has counted when it is made: it may be loaded."""
+    counts = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
+    return int(max(counts, default=0))
 
 
 def _wrong_state(

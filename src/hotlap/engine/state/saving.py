@@ -3,7 +3,7 @@
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hotlap.engine.state.finding import CHECKPOINTS
 from hotlap.engine.state.interval import Every, Interval
 from hotlap.engine.state.optimizer import trained_names
 from hotlap.engine.state.position import Position
-from hotlap.engine.state.validity import LISTED, is_usable, listing, not_finite
+from hotlap.engine.state.validity import LISTED, broken_group, is_usable, listing, not_finite
 from hotlap.errors import StorageError, UsageError
 
 log = logging.getLogger("hotlap")
@@ -217,7 +217,7 @@ class Saver:
             group: {name: join([t]) if isinstance(t, Piece) else t for name, t in names.items()}
             for group, names in tensors.items()
         }
-        broken = _not_finite(tensors, trained_names(built))
+        broken = _not_finite(tensors, state, trained_names(built))
         self._tell_broken(broken, position)
         commit(
             self.root,
@@ -234,7 +234,7 @@ class Saver:
         self, built: BuiltRun, tensors: Tensors, state: dict[str, Any], position: Position
     ) -> None:
         """Write what this rank holds, while the others do the same."""
-        broken = _not_finite(tensors, trained_names(built))
+        broken = _not_finite(tensors, state, trained_names(built))
         own = own_tensors(tensors, self.reduce.rank)
         agreed = agree_on_parts(own, state, position.step, broken, self.reduce)
         self._tell_broken(agreed.broken, position)
@@ -263,13 +263,17 @@ class Saver:
         return path.name not in self.unfit and is_usable(path)
 
 
-def _not_finite(tensors: Tensors, trained: set[str]) -> str | None:
-    """Return the first tensor of a rank that training cannot go on from, None if there is none."""
+def _not_finite(tensors: Tensors, state: Mapping[str, Any], trained: set[str]) -> str | None:
+    """Return the first tensor of a rank, or number, that training cannot go on from; else None."""
     held = {
         group: {name: local_of(each) for name, each in tensors[group].items()}
         for group in ("model", "optimizer")
     }
-    return not_finite(held["model"], trained) or not_finite(held["optimizer"], set())
+    return (
+        not_finite(held["model"], trained)
+        or not_finite(held["optimizer"], set())
+        or broken_group(state["optimizer"]["groups"], held["optimizer"])
+    )
 
 
 def check_keep(keep: Any) -> None:

@@ -1,7 +1,7 @@
 """Checks the values in a checkpoint: types, ranges, NaN, RNG states; nothing is loaded."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -239,18 +239,18 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
                 f"group {number} of the checkpoint's optimizer is {_describe(group)}. Expected: "
                 "dict"
             )
-        rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
-        if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
+        key = _broken_number(number, group, tensors)
+        if key == "lr":
+            rate = group["lr"] if "lr" in group else tensors[f"group {number}/lr"]
             raise _Wrong(
                 f"the learning rate of group {number} of the checkpoint's optimizer is "
                 f"{_describe(decode(rate))}. Expected: a finite number"
             )
-        for key, value in group.items():
-            if any(each != each for each in _numbers(decode(value))):
-                raise _Wrong(
-                    f"'{key}' of group {number} of the checkpoint's optimizer is NaN. Expected: a "
-                    "number"
-                )
+        if key is not None:
+            raise _Wrong(
+                f"'{key}' of group {number} of the checkpoint's optimizer is NaN. Expected: a "
+                "number"
+            )
     for name, tensor in tensors.items():
         if "/" not in name:
             raise _Wrong(
@@ -261,6 +261,29 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
             raise _Wrong(
                 f"'{name}' of the checkpoint's optimizer contains NaN. Expected: numbers only"
             )
+
+
+def broken_group(groups: Sequence[Any], tensors: Mapping[str, Any]) -> str | None:
+    """Return a number of an optimizer's groups that no run can be resumed with, None without one.
+
+    Args:
+        groups: as a checkpoint keeps them.
+        tensors: the optimizer's tensors, by path.
+    """
+    for number, group in enumerate(groups):
+        key = _broken_number(number, group, tensors)
+        if key is not None:
+            return f"{key} of group {number}"
+    return None
+
+
+def _broken_number(number: int, group: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
+    """Return the key of a learning rate that is not finite, or of a number that is NaN."""
+    rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
+    if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
+        return "lr"
+    is_nan = (k for k, v in group.items() if any(each != each for each in _numbers(decode(v))))
+    return next(is_nan, None)
 
 
 def _numbers(value: Any) -> Iterator[float]:

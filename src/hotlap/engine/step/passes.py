@@ -179,8 +179,9 @@ class Passes:
 
 
 def trained_tensors(optimizer: Any) -> list[torch.Tensor]:
-    """Return the tensors that an optimizer changes."""
-    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    """Return the tensors that an optimizer changes, each once: torch lets a list name one twice."""
+    found = {id(each): each for group in optimizer.param_groups for each in group["params"]}
+    return list(found.values())
 
 
 def scalar(number: Any) -> Any:

@@ -12,6 +12,9 @@ from hotlap.engine.checks.running_statistics import Statistics
 from hotlap.engine.step.passes import trained_tensors
 from hotlap.techniques import StepTarget
 
+_LEAST_SCALE = 2.0**-24
+"""Of a loss: what is smaller than all that float16 can hold helps no gradient."""
+
 
 class Update:
     """Zeroes, unscales and clips gradients, and steps the optimizer.
@@ -117,6 +120,7 @@ class Update:
         if scaler is not None and not scaler_knows:
             # The scale must fall all the same, or the next step overflows like this one.
             scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
+            _keep_scale(scaler)
         self._forget()
         return False
 
@@ -143,10 +147,19 @@ class Update:
             if scaler is None:
                 self.optimizer.step()
                 return True
-            before = scaler.get_scale()
             scaler.step(self.optimizer)
+            # Not by the scale, which stays where it is once it is 0.
+            found = scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
+            is_taken = not any(float(each) for each in found.values())
             scaler.update()
-            return scaler.get_scale() >= before
+            _keep_scale(scaler)
+            return is_taken
+
+
+def _keep_scale(scaler: Any) -> None:
+    """Keep the scale above 0: by that the gradients would be divided."""
+    if scaler.get_scale() < _LEAST_SCALE:
+        scaler.update(_LEAST_SCALE)
 
 
 def _zeroing(optimizer: Any) -> Callable[[], None]:

@@ -42,12 +42,14 @@ class ReaderThreads:
     def start_threads(cls, source: Any, steps: Steps) -> "ReaderThreads | None":
         """Start the threads; None, with the reason in the source's notes, if they cannot serve."""
         notes = source.notes.setdefault("reader_threads", {"batches": 0, "refused": None})
-        if not steps or notes["refused"] is not None:
+        # Of a step with fewer samples than ranks a rank may have none.
+        first = next((positions for step in steps for positions in step), None)
+        if first is None or notes["refused"] is not None:
             return None
         threads = cls(source, ThreadPoolExecutor(source.reader_threads, "hotlap feed"))
         may_serve = False
         try:
-            notes["refused"] = threads.problem(steps[0][0])
+            notes["refused"] = threads.problem(first)
             may_serve = notes["refused"] is None
         finally:
             if not may_serve:

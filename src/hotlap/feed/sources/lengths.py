@@ -115,6 +115,12 @@ class LengthSource(Source):
         kept, cut = super().apply_wraps(read), self.pad.cut
         return lambda positions: cut(kept(positions))
 
+    def batch_of(self, positions: torch.Tensor) -> Any:
+        """Return the batch of these positions, see `Source.batch_of`."""
+        batch = super().batch_of(positions)
+        wide = self.stages.collate
+        return wide.pad.cut(batch) if isinstance(wide, _Wide) else batch
+
 
 class _Wide:
     """Collation to one length."""

@@ -50,16 +50,29 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("recipe")
+def test_the_document_of_several_ranks_is_alone_on_standard_output(hotlap: Run) -> None:
+    Path("recipe.py").write_text(f"{RECIPE}\nimport os\nos.system('echo of a process')\n")
+    done = hotlap("train", "recipe.py", "--epochs", "1", "--devices", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 7
+    assert "of a process" in done.stderr
+
+
 @pytest.mark.usefixtures("recipe")
 def test_a_recipe_is_trained_and_its_parameters_can_be_given(
     hotlap: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = RECIPE.replace("    return torch.nn", "    print('a loss')\n    return torch.nn")
-    Path("recipe.py").write_text(f"{text}\nprint('imported')\n")
+    # Also what processes print that the recipe starts.
+    other = "import os\nos.system('echo of a process')"
+    Path("recipe.py").write_text(f"{text}\nprint('imported')\n{other}\n")
     done = hotlap("train", "recipe.py", "--epochs", "3", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert "imported" in done.stderr and "a loss" in done.stderr
+    for said in ("imported", "a loss", "of a process"):
+        assert said in done.stderr
     assert report["schema"] == 1
     assert report["steps"] == 21
     assert set(report["final"]) == {"loss", "metrics"}

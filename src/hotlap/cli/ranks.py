@@ -88,6 +88,7 @@ class RankRequest:
         from hotlap.distributed.launch import check_devices, launch
         from hotlap.distributed.ranks import STORE, check_mpi, detect_ranks
         from hotlap.lab.subject import start_module
+        from hotlap.report.jsonout import reserved_descriptor
 
         stacks.write_on_request(os.environ)
         if STORE in os.environ or detect_ranks(os.environ).world > 1:
@@ -105,4 +106,5 @@ class RankRequest:
             timeout_s=self.timeout_s,
             restarts=self.restarts,
             notice=say,
+            stdout=reserved_descriptor(),
         )

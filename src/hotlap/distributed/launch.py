@@ -55,11 +55,12 @@ def launch(
     restarts: int = 0,
     notice: Callable[[str], None] = lambda _: None,
     environ: Mapping[str, str] = os.environ,
+    stdout: int | None = None,
 ) -> int:
     """Run a command once for each rank, and return the exit code of the first one.
 
-    Rank 0 has this process's standard output; what it says on standard error is shown, and kept in
-    its log as that of the others. Signals that ask this process to end are passed on to all ranks.
+    What rank 0 says on standard error is shown, and kept in its log as that of the others.
+    Signals that ask this process to end are passed on to all ranks.
 
     Args:
         command: program and arguments, the same for all.
@@ -71,6 +72,7 @@ def launch(
             `RESTARTS` tells them how often they have been.
         notice: called before each restart, and where a signal to a rank other than the first one
             has ended the run, with the reason, in words.
+        stdout: descriptor of rank 0's standard output, this process's if None.
         environ: of the ranks, besides what tells them which one they are.
 
     Raises:
@@ -86,7 +88,8 @@ def launch(
     words, tried = "", ""
     with _Signals() as signals:
         for number in range(restarts + 1):
-            loss = _run_once(command, count, folder, {**shared, RESTARTS: str(number)}, signals)
+            own = {**shared, RESTARTS: str(number)}
+            loss = _run_once(command, count, folder, own, signals, stdout)
             if signals.asked is not None and _is_ended_by(loss, signals.asked):
                 return 128 + signals.asked
             if loss is None:
@@ -125,6 +128,7 @@ def _run_once(
     folder: Path,
     environ: Mapping[str, str],
     signals: "_Signals",
+    stdout: int | None,
 ) -> Loss | None:
     """Start all ranks, wait for their end, and return what ended them early, if anything did."""
     again = environ[RESTARTS] != "0"
@@ -142,7 +146,11 @@ def _run_once(
                     STORE: str(Path(meeting) / "store"),
                 }
                 log = folder / f"rank-{number}.log"
-                ranks.append(processes.start(command, number, {**environ, **own}, log, again=again))
+                ranks.append(
+                    processes.start(
+                        command, number, {**environ, **own}, log, again=again, stdout=stdout
+                    )
+                )
                 signals.pass_to(ranks[-1].process)
             loss = processes.wait(ranks)
         finally:

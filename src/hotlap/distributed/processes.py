@@ -115,17 +115,23 @@ class Loss:
 
 
 def start(
-    command: Sequence[str], number: int, environ: Mapping[str, str], log: Path, *, again: bool
+    command: Sequence[str],
+    number: int,
+    environ: Mapping[str, str],
+    log: Path,
+    *,
+    again: bool,
+    stdout: int | None = None,
 ) -> RankProcess:
     """Start a rank; what it says is added to its log, which begins empty unless it is started
-    again. Of rank 0, standard output is this process's, and what it says is shown."""
+    again. Of rank 0, standard output is `stdout`, or this process's, and what it says is shown."""
     if not again:
         log.write_bytes(b"")
     offset = log.stat().st_size
     process = subprocess.Popen(
         command,
         env={**environ, stacks.LOG: str(log.absolute())},
-        stdout=None if number == 0 else subprocess.PIPE,
+        stdout=stdout if number == 0 else subprocess.PIPE,
         stderr=subprocess.PIPE if number == 0 else subprocess.STDOUT,
         # Ctrl-C reaches the ranks once, by this process.
         start_new_session=True,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, redirect_stdout
@@ -11,12 +12,15 @@ from os import PathLike, fspath
 from typing import Any, TextIO
 
 SCHEMA = 1
+_STDOUT, _STDERR = 1, 2
 
 
 class _Reserved:
     """Standard output, while it is kept for a document."""
 
     stream: TextIO | None = None
+    descriptor: int | None = None
+    """Of it, where descriptor 1 is that of standard error meanwhile."""
 
 
 _reserved = _Reserved()
@@ -36,14 +40,47 @@ def document(data: Mapping[str, Any]) -> str:
 
 @contextmanager
 def reserve_stdout() -> Iterator[None]:
-    """Keep standard output for `write`: what a recipe prints meanwhile goes to standard error."""
-    before = _reserved.stream
-    _reserved.stream = sys.stdout
+    """Keep standard output for `write`: what a recipe prints meanwhile goes to standard error.
+
+    So does what other processes print that a recipe starts, and what C code does.
+    """
+    if _reserved.stream is not None:
+        yield
+        return
     try:
-        with redirect_stdout(sys.stderr):
+        with _apart() as (_reserved.stream, _reserved.descriptor), redirect_stdout(sys.stderr):
             yield
     finally:
-        _reserved.stream = before
+        _reserved.stream = _reserved.descriptor = None
+
+
+@contextmanager
+def _apart() -> Iterator[tuple[TextIO, int | None]]:
+    """Move standard output to another descriptor, if it is that of the process."""
+    try:
+        is_own = sys.stdout.fileno() == _STDOUT and sys.stderr.fileno() == _STDERR
+    except (AttributeError, OSError, ValueError):
+        is_own = False
+    if not is_own:
+        yield sys.stdout, None
+        return
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    try:
+        os.dup2(_STDERR, _STDOUT)
+        with open(kept, "w", encoding=sys.stdout.encoding, closefd=False) as stream:
+            yield stream, kept
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+def reserved_descriptor() -> int | None:
+    """Return the descriptor of standard output while it is kept for a document, else None.
+
+    For a process that writes the document for this one.
+    """
+    return _reserved.descriptor
 
 
 def write(data: Mapping[str, Any], stream: TextIO | None = None) -> None:

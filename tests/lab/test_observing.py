@@ -157,6 +157,18 @@ def test_what_was_evaluated_once_is_in_memory_too(
     )
     assert one is not None and other_one is not None
     assert one - other_one == pytest.approx((EPOCHS - 1) * (0.3 - later_s))
+    # It was watched until the first evaluation, which reads; what it reads later is served.
+    one, other_one = (
+        predict_whole_run(seen, steps, beside=seen, is_served=served) for served in (False, True)
+    )
+    assert one.between_s - other_one.between_s == pytest.approx((EPOCHS - 1) * (0.3 - later_s))
+    assert one.steps_s == pytest.approx(other_one.steps_s)
+    # Where a later evaluation was seen, it takes what it takes.
+    both = replace(seen, steps=rows + rows[1:], epoch_starts=[0, EPOCH, 2 * EPOCH])
+    one, other_one = (
+        predict_whole_run(both, steps, beside=seen, is_served=served) for served in (False, True)
+    )
+    assert one == other_one
 
 
 def test_of_two_measurements_the_smaller_one_counts_without_a_whole_epoch_too() -> None:

@@ -123,9 +123,19 @@ def seconds_between_epochs(trace: Trace, planned_steps: int, *, is_served: bool 
 
 
 def _between(trace: Trace, epochs: _Epochs, planned_steps: int, *, is_served: bool) -> float:
-    if not is_served:
-        return epochs.all_between(planned_steps)
-    # What an evaluation reads is read like the training samples, if it is of the same kind.
+    later = _served(trace, epochs.between) if is_served else None
+    return epochs.all_between(planned_steps, later)
+
+
+def _served(trace: Trace, between: float) -> float:
+    """Return the seconds between epochs where samples are in memory.
+
+    What an evaluation reads is read like the training samples, if it is of the same kind.
+
+    Args:
+        trace: the plain run.
+        between: the seconds where they are not.
+    """
     training = [loader for loader in trace.facts.loaders if loader.training]
     kinds, size = {loader.dataset for loader in training}, sum(_batch(one) for one in training)
     batches = sum(
@@ -133,9 +143,9 @@ def _between(trace: Trace, epochs: _Epochs, planned_steps: int, *, is_served: bo
         for loader in trace.facts.loaders
         if not loader.training and not loader.num_workers and loader.dataset in kinds
     )
-    phases, usual = trace.phase_means(), max(0.0, epochs.between)
+    phases, usual = trace.phase_means(), max(0.0, between)
     read_s, forward_s = (batches * phases.get(name, 0.0) / 1e3 for name in ("data", "forward"))
-    return epochs.all_between(planned_steps, min(usual, max(usual - read_s, forward_s)))
+    return min(usual, max(usual - read_s, forward_s))
 
 
 def _batch(loader: LoaderFacts) -> int:
@@ -165,7 +175,7 @@ def predict_whole_run(
         late_ms: the same as `steady_ms` of all steps beyond those that were watched, where steps
             are known to become slower; it counts whatever the others are.
         is_served: True for a run that has every sample in memory once it was read; it counts where
-            what comes between epochs is taken from `beside`.
+            what comes between later epochs was not seen. How long reading takes, `beside` says.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -182,7 +192,11 @@ def predict_whole_run(
         steady = min(steady, steady_ms / 1e3)
     if late_ms is not None:
         steady = late_ms / 1e3
-    later = epochs.between + epochs.steps * steady
+    between = epochs.between
+    if is_served and beside is not None and len(epochs.periods) == 1:
+        # What came after the first epoch was read then; it is served after later ones.
+        between = _served(beside, between)
+    later = between + epochs.steps * steady
     seconds = trace.setup_s + totals[0] + epochs.periods[0] + _EXIT_S
     seconds += (planned_steps / epochs.steps - 1) * later
     words = f"{len(epochs.periods)} whole epochs of {epochs.steps} steps"
@@ -190,7 +204,7 @@ def predict_whole_run(
         seconds,
         words,
         start_s=_start_seconds(trace),
-        between_s=epochs.all_between(planned_steps),
+        between_s=epochs.all_between(planned_steps, between),
         steps=planned_steps,
     )
 

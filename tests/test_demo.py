@@ -13,10 +13,12 @@ from hotlap.demo import (
     _against_the_prediction,
     _check_learning,
     _epochs_of,
+    _epochs_to_show,
     _of_losses,
     _of_speeds,
 )
 from hotlap.errors import RunError
+from hotlap.lab.whole_run import WholeRun
 from tests.report.test_tuning import FOUND, without_gain
 
 OUTPUT = """\
@@ -79,11 +81,24 @@ def test_a_machine_that_was_faster_in_one_part_is_named() -> None:
     assert "took 4.90 ms in part 1 and 7.30 ms in part 2" in _of_speeds(4.9, 7.3)
 
 
+def test_runs_are_shorter_where_the_machine_is_slow() -> None:
+    quick, slow = (WholeRun(4.0 + 10 * epoch_s, "", start_s=4.0) for epoch_s in (9.0, 13.0))
+    assert _epochs_to_show(85.0, quick) == 3
+    assert _epochs_to_show(85.0, slow) == 2
+    # Less would show nothing of what later epochs gain, and more takes longer.
+    assert _epochs_to_show(1.0, slow) == 2 and _epochs_to_show(900.0, quick) == 3
+    assert _epochs_to_show(85.0, WholeRun(None, "")) == 3
+
+
 def test_a_short_run_is_set_beside_the_prediction_of_the_planned_one() -> None:
     planned = Script(path="plain.py", args=("--epochs", "400"))
-    words = _against_the_prediction(FOUND, planned)
-    assert "predicts 100 s -> 61 s (1.64x) for the run of 400 epochs" in words
-    assert "predicts" not in _against_the_prediction(without_gain("could_not_tell"), planned)
+    runs = [("plain", Shown(OUTPUT, 15.0, 0.0)), ("tuned", Shown(OUTPUT, 10.0, 0.0))]
+    words = _against_the_prediction(FOUND, planned, runs)
+    assert "predicts 100 s -> 61 s (1.64x) for the run of 400 epochs, in which start-up" in words
+    # A short run that gained more shows no such thing.
+    faster = [runs[0], ("tuned", Shown(OUTPUT, 8.0, 0.0))]
+    assert "start-up" not in _against_the_prediction(FOUND, planned, faster)
+    assert "predicts" not in _against_the_prediction(without_gain("could_not_tell"), planned, runs)
 
 
 def test_an_exact_plan_that_changes_what_is_printed_is_an_error() -> None:

@@ -332,6 +332,7 @@ def _by_bound(
         where=nomination.where,
         evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
         f"{bound.ratio.median:.2f}x as fast ({bound.ratio.low:.2f} to {bound.ratio.high:.2f})",
+        bound_words=nomination.bound_words,
         remedy=f"{nomination.by_hand} ({tried})",
         plan={},
         numerics=_NO_PLAN,

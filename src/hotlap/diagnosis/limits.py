@@ -124,7 +124,10 @@ def find_limits(
         return Limits(step_ms=step_ms, why="the steps of several ranks are not counted")
     if needed > min(spare, left):
         least = math.ceil(max(needed / _SHARE, clock.seconds - left + needed))
-        why = f"counting takes about {needed:.0f} s: use --budget {least}s or more"
+        why = (
+            f"counting what a step computes takes about {needed:.0f} s: use --budget {least}s or "
+            "more"
+        )
         return Limits(step_ms=step_ms, why=why)
     progress(f"counting what a step computes, in a process of its own: about {needed:.0f} s")
     try:

@@ -124,6 +124,11 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
             f"{_most(finding)})"
         )
         console.print(f"   {printable(finding.evidence)}.")
+        if finding.low <= 0:
+            console.print(
+                "   The interval includes no cost: most turns show one, but not all. Diagnose "
+                "again when the machine is quieter."
+            )
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
     _opportunities(diagnosis, console)
     for line in diagnosis.ruled_out:

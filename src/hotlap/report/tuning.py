@@ -41,13 +41,19 @@ def _headline(tuning: Tuning, console: Console) -> None:
     base, best = tuning.baseline_ms, tuning.best_ms
     # The ms are those of fresh processes.
     is_fresh = tuning.fresh in (None, tuning.speedup)
-    where = "" if is_fresh else " in one process: fresh ones differ too much here to say how much"
     steps = f": {base.median:.2f} -> {best.median:.2f} ms per step" if is_fresh else ""
+    where = "" if is_fresh else ", switched on and off in the watched process"
     console.print(
-        f"{figures(tuning.speedup)} steady{steps}{where}, {tuning.speedup.pairs} paired turns, "
-        f"noise floor {tuning.floor:.1%}."
+        f"{figures(tuning.speedup)} steady{steps}{where}. The speed-up is the median of "
+        f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
     )
-    if tuning.live is not None and tuning.fresh is not None:
+    if not is_fresh and tuning.fresh is not None:
+        console.print(
+            f"Fresh processes confirm that it is faster, and differ too much among themselves to "
+            f"say by how much: {figures(tuning.fresh)}. The watched process had taken more steps, "
+            "which may become slower later in a run."
+        )
+    elif tuning.live is not None and tuning.fresh is not None:
         console.print(
             f"In fresh processes: {figures(tuning.fresh)}; switched on and off in the watched "
             f"process, which had taken more steps: {figures(tuning.live)}. Steps may become "
@@ -85,7 +91,7 @@ def _proven_plans(tuning: Tuning, console: Console) -> None:
     if not tuning.proven_plans:
         return
     is_fresh = all(rung.speedup == rung.fresh for rung in tuning.proven_plans)
-    title = "The fastest plan of each tier" + ", in fresh processes" * is_fresh
+    title = "The fastest proven plan of each tier" + ", in fresh processes" * is_fresh
     table = Table(title=title, title_justify="left", box=None)
     for name in ("tier", "speed-up", "plan"):
         table.add_column(name)
@@ -140,7 +146,7 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         plural = "s are" if len(hidden) > 1 else " is"
         console.print(
             f"{len(hidden)} technique{plural} not applicable to this script on this host; the same "
-            "command with `--all` lists them with the reasons. It measures nothing again, unless "
+            "command with `--all` lists them with the reasons. That measures nothing again, unless "
             "the result is undecided."
         )
 

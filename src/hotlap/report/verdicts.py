@@ -111,6 +111,11 @@ def page_of_verdict(verdict: Verdict, console: Console) -> None:
     console.print("`hotlap explain verdicts` says what each check compares.")
 
 
+def _singular(words: str) -> str:
+    first, space, rest = words.partition(" ")
+    return ("copy" if first == "copies" else first.removesuffix("s")) + space + rest
+
+
 def _covered(covers: Mapping[str, Any]) -> list[str]:
     """Return in words what was within the horizon, see `coverage.covers`."""
     words = {
@@ -124,5 +129,6 @@ def _covered(covers: Mapping[str, Any]) -> list[str]:
         if isinstance(value, bool):
             found.append(f"{'a' if value else 'no'} change of the {name}")
         elif value is not None:
-            found.append(f"{value} {words.get(name, name)}")
+            counted = words.get(name, name)
+            found.append(f"{value} {_singular(counted) if value == 1 else counted}")
     return found

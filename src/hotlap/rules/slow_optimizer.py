@@ -10,6 +10,8 @@ Evidence       the share of the step, the number of tensors; convicted by runnin
                optimizer finds no gradients and does nothing.
 """
 
+from collections.abc import Sequence
+
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
@@ -73,11 +75,17 @@ def nominate(trace: Trace) -> list[Nomination]:
             bound_share=_WORTH_SAYING,
             by_hand=_OF_SPARSE
             if optimizer.sparse
-            else f"{kind} has no faster implementation here: use a cheaper optimizer, or larger "
-            "batches and fewer steps",
+            else f"{_why_none(kind, remedies)}: use a cheaper optimizer, or larger batches and "
+            "fewer steps",
             partial=frozenset({"optimizer"}),
         )
     ]
+
+
+def _why_none(kind: str, remedies: Sequence[Plan]) -> str:
+    if not remedies:
+        return f"{kind} has no faster implementation here"
+    return f"no other implementation of {kind} was surely faster here"
 
 
 RULE = Rule(name="slow_optimizer", kind="speed", nominate=nominate)

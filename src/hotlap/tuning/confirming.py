@@ -223,8 +223,13 @@ def _extend(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:
     found: dict[Plan, Candidate] = {}
     for candidate in live.rest:
         own = tuner.known[candidate.technique].excludes
-        if any(n in own or candidate.technique in tuner.known[n].excludes for n in best.techniques):
-            tuner.notes.note_replaced(candidate, best)
+        against = {
+            name: options
+            for name, options in best.techniques.items()
+            if name in own or candidate.technique in tuner.known[name].excludes
+        }
+        if against:
+            tuner.notes.note_replaced(candidate, Plan(against))
         elif candidate.technique not in best.techniques:
             found[best.with_technique(candidate.technique, **candidate.options)] = candidate
     return found

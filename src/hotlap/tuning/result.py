@@ -200,12 +200,10 @@ class Tuning:
             return words
         if plain.slowed > 1:
             return f"{words}, beside other processes"
-        others = "the first epoch and slow steps included"
+        words += ", the first epoch and slow steps included"
         if plain.slowdown <= 1:
-            return f"{words}, {others}"
-        late = f"late plain steps take {plain.slowdown:.1f} times as long as early ones"
-        explains_all = before <= raced[0] * plain.slowdown * (1 + _FAR)
-        return f"{words}: {late}" + ("" if explains_all else f", {others}")
+            return words
+        return f"{words}; late plain steps take {plain.slowdown:.1f} times as long as early ones"
 
     @property
     def inapplicable(self) -> tuple[str, ...]:

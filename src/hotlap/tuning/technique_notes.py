@@ -177,7 +177,9 @@ class Notes:
                     (" alone in fresh processes", own & self._raced_live),
                 ):
                     if others:
-                        row["why"] += f"; not tried{where}: {', '.join(sorted(others))}"
+                        # What has no options is called by its name alone.
+                        which = "" if others == {name} else f": {', '.join(sorted(others))}"
+                        row["why"] += f"; not tried{where}{which}"
             found.append(row)
         return tuple(found)
 

@@ -211,7 +211,7 @@ def _believed(document: Document) -> Section:
     ]
     if ladder:
         head = ("tier", "faster", "plan", "noise floor")
-        blocks += [Text("The fastest plan of each tier:"), Table(head, ladder)]
+        blocks += [Text("The fastest proven plan of each tier:"), Table(head, ladder)]
     if document.get("why_chosen"):
         blocks.append(Text(f"{document['why_chosen']}."))
     return Section("Why to believe it", blocks)

@@ -126,7 +126,7 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"   {printable(finding.evidence)}.")
         if finding.low <= 0:
             console.print(
-                "   The interval includes no cost: most turns show one, but not all. Diagnose "
+                "   The interval reaches below 0: most turns show a cost, but not all. Diagnose "
                 "again when the machine is quieter."
             )
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")

@@ -132,6 +132,18 @@ def test_an_opportunity_whose_interval_holds_no_gain_is_not_told() -> None:
     assert found.without_gain == ("workers gave 1.30x, and identical runs differ by up to 40.0%",)
 
 
+@pytest.mark.parametrize(("low", "told"), [(0.9, False), (1.01, True)])
+def test_how_far_identical_runs_differ_is_said_where_an_interval_alone_would_decide(
+    low: float, told: bool
+) -> None:
+    plan, trace = Plan({"resident": {}}), trace_of(12.0, 0.2, 0.8)
+    tried = Tried(plan, Ratio(1.2, low, 1.5, 10), "resident gave 1.20x", is_open=True, floor=0.05)
+    found = conclude(known(trace), nominate(trace), (), Trials({str(plan): tried}, 0.05))
+    text = printed(found)
+    assert "Undecided: resident gave 1.20x" in text
+    assert ("identical runs differ by up to 5.0%" in text) is told
+
+
 def test_an_opportunity_says_what_does_the_same_in_a_script() -> None:
     trace, ratio = trace_of(5.0, 0.2), Ratio(1.3, 1.2, 1.5, 10)
     for switch, said in (

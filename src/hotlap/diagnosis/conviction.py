@@ -156,7 +156,10 @@ def conclude(
         # A bound that gains, and is no finding, takes away what is none of the nomination's.
         told = [one for one in tried if one is not bound or not one.is_gain]
         said = _in_words(told) or f"it takes {nomination.at_most_ms:.2f} ms a step at most"
-        words = f"{said}; identical runs differ by up to {floor:.1%}"
+        words = said
+        if not told or not all(map(_holds_no_gain, told)):
+            # Where an interval holds 1 it says by itself why nothing is decided.
+            words += f"; identical runs differ by up to {floor:.1%}"
         if any(one.is_open for one in told):
             suspects.append(suspect(nomination, f"{UNDECIDED}{words}", remedies))
         elif _is_cleared(nomination, remedies, bound):
@@ -246,6 +249,10 @@ def sampled_finding(nomination: Nomination) -> Finding:
 def by_cost(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, those that cost most first."""
     return tuple(sorted(findings, key=lambda finding: -finding.cost_ms))
+
+
+def _holds_no_gain(tried: Tried) -> bool:
+    return tried.ratio is not None and tried.ratio.low <= 1 <= tried.ratio.high
 
 
 def _in_words(tried: Sequence[Tried]) -> str:

@@ -262,7 +262,7 @@ def _why_none_was_served(rows: Any) -> str:
     read = f"{rows.read_batches} batches read"
     if rows.changed is not None:
         return f"{read}, none from memory: {rows.changed} changed, so the samples were read again"
-    return f"{read}; no sample was read twice: one epoch only, or other samples in each epoch"
+    return f"{read}; no sample was read twice: one pass so far, or other samples in each"
 
 
 def _is_ready(target: FeedTarget) -> bool:

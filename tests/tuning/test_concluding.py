@@ -92,6 +92,12 @@ def test_without_time_to_watch_the_plan_the_turns_in_one_process_predict_its_who
     (plain, fast), (_, slow) = ((each["baseline"].seconds, each["best"].seconds) for each in found)
     # As before: 2.2 s of set-up and end, and the first epoch, 50 steps of 4 ms.
     assert (fast - 2.4) * 2.0 == pytest.approx(plain - 2.4) == pytest.approx((slow - 2.4) * 1.2)
+    # Where those turns were disturbed, fresh processes say it.
+    tuner = tried(faked.tuner(4.0), final)
+    tuner.live_decides = False
+    tuner.trials.insert(0, TrialRow(RESIDENT, 0, Ratio(2.1, 2.0, 2.2, 30), None, "", 1.2))
+    fresh = conclude(tuner, faked.watched(), final, [rung(final)]).whole_run["best"].seconds
+    assert fresh is not None and (fresh - 2.4) * 1.6 == pytest.approx(plain - 2.4, rel=0.01)
 
 
 def test_a_race_whose_plain_step_is_not_the_watched_one_proves_no_gain(

@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,15 +10,16 @@ from rich.console import Console
 from hotlap import demo
 from hotlap.attach.entry import Script
 from hotlap.demo import (
-    Shown,
     _against_the_prediction,
     _check_learning,
+    _commands,
     _epochs_of,
     _epochs_to_show,
     _of_losses,
     _of_speeds,
 )
 from hotlap.errors import RunError
+from hotlap.lab.command_turns import CommandRun
 from hotlap.lab.whole_run import WholeRun
 from tests.report.test_tuning import FOUND, without_gain
 
@@ -29,23 +31,44 @@ epoch 3: loss 0.323149, test accuracy 87.05 %, 5.1 s
 """
 
 
-def test_a_run_is_shown_with_its_epochs_and_what_else_was_running() -> None:
-    quiet, busy = Shown(OUTPUT, 16.8, others=0.1), Shown(OUTPUT, 39.5, others=1.87)
-    text = _epochs_of("plain", quiet)
+def run_of(output: str, seconds: float) -> CommandRun:
+    """Return a run that printed its lines at even distances."""
+    lines = output.splitlines()
+    at = [seconds * (number + 1) / len(lines) for number in range(len(lines))]
+    return CommandRun(tuple(zip(at, lines, strict=True)), seconds, 0)
+
+
+def test_a_run_is_shown_with_its_epochs_and_when_they_had_ended() -> None:
+    text = _epochs_of("plain", run_of(OUTPUT, 16.8))
     assert text.startswith("plain: 16.8 s\n  epoch 1: loss")
-    many = Shown("".join(f"epoch {n}: loss\n" for n in range(1, 121)), 16.8, others=0.1)
-    assert _epochs_of("plain", many) == "plain: 16.8 s\n  epoch 119: loss\n  epoch 120: loss"
-    assert "39.5 s, beside other processes that kept 1.9 cores busy\n" in _epochs_of("plain", busy)
-    assert "5.0 s" not in quiet.learned and "accuracy 85.49 %" in quiet.learned
+    # Not by the script's own clock, which counts while it stands still.
+    assert "accuracy 85.49 %, after 12.6 s" in text and "5.0 s" not in text
+    many = run_of("".join(f"epoch {n}: loss\n" for n in range(1, 121)), 12.0)
+    assert _epochs_of("plain", many) == (
+        "plain: 12.0 s\n  epoch 119: loss, after 11.9 s\n  epoch 120: loss, after 12.0 s"
+    )
 
 
 def test_how_far_losses_are_apart_is_said_beside_other_accuracies() -> None:
-    plain = Shown(OUTPUT, 16.8, 0.0)
-    rounded = Shown(OUTPUT.replace("0.323149", "0.322436"), 10.6, 0.0)
-    assert _of_losses(plain, rounded).startswith("; the last loss is 0.2% off. Runs that round")
-    assert _of_losses(plain, plain) == "; the last loss is the same"
+    plain = run_of(OUTPUT, 16.8)
+    rounded = run_of(OUTPUT.replace("0.323149", "0.322436"), 10.6)
+    assert _of_losses(plain, rounded).startswith("the last loss is 0.2% off. Runs that round")
+    assert _of_losses(plain, run_of(OUTPUT.replace("5.1 s", "2.1 s"), 9.0)).startswith("byte for")
+    other = run_of(OUTPUT.replace("82.10", "82.11"), 9.0)
+    assert _of_losses(plain, other) == "the last loss is the same"
     # The digits that stand in for FashionMNIST are trained by the same script.
-    assert _of_losses(Shown("nothing", 1.0, 0.0), rounded) == ""
+    assert _of_losses(run_of("nothing", 1.0), rounded).startswith("other output")
+
+
+def test_the_commands_shown_are_those_that_a_user_types() -> None:
+    script, plan = Script(path="plain.py", args=("--epochs", "3")), Path("tuned.toml")
+    commands = list(_commands(script, FOUND, plan).values())
+    assert [command[1:] for command in commands] == [
+        ["plain.py", "--epochs", "3"],
+        ["-m", "hotlap", "run", "plain.py", "--epochs", "3"],
+        ["-m", "hotlap", "run", "--plan", "tuned.toml", "plain.py", "--epochs", "3"],
+    ]
+    assert len(_commands(script, without_gain("could_not_tell"), plan)) == 2
 
 
 class Load:
@@ -92,20 +115,20 @@ def test_runs_are_shorter_where_the_machine_is_slow() -> None:
 
 def test_a_short_run_is_set_beside_the_prediction_of_the_planned_one() -> None:
     planned = Script(path="plain.py", args=("--epochs", "400"))
-    runs = [("plain", Shown(OUTPUT, 15.0, 0.0)), ("tuned", Shown(OUTPUT, 10.0, 0.0))]
+    runs = [("plain", run_of(OUTPUT, 15.0)), ("tuned", run_of(OUTPUT, 10.0))]
     words = _against_the_prediction(FOUND, planned, runs)
     assert "predicts 100 s -> 61 s (1.64x) for the run of 400 epochs, in which start-up" in words
     # A short run that gained more shows no such thing.
-    faster = [runs[0], ("tuned", Shown(OUTPUT, 8.0, 0.0))]
+    faster = [runs[0], ("tuned", run_of(OUTPUT, 8.0))]
     assert "start-up" not in _against_the_prediction(FOUND, planned, faster)
-    assert "predicts" not in _against_the_prediction(without_gain("could_not_tell"), planned, runs)
+    assert not _against_the_prediction(without_gain("could_not_tell"), planned, runs)
 
 
 def test_an_exact_plan_that_changes_what_is_printed_is_an_error() -> None:
-    script, plain = Script(path="plain.py"), Shown(OUTPUT, 16.8, 0.0)
-    later = Shown(OUTPUT.replace("5.0 s", "4.0 s"), 12.0, 0.0)
+    script, plain = Script(path="plain.py"), run_of(OUTPUT, 16.8)
+    later = run_of(OUTPUT.replace("5.0 s", "4.0 s"), 12.0)
     _check_learning(script, [("plain", plain), ("exact", later)])
-    other = Shown(OUTPUT.replace("0.323149", "0.323148"), 12.0, 0.0)
+    other = run_of(OUTPUT.replace("0.323149", "0.323148"), 12.0)
     with pytest.raises(RunError, match="changed what `plain"):
         _check_learning(script, [("plain", plain), ("exact", other)])
 

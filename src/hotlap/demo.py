@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,19 @@ from typing import Any
 from rich.console import Console
 
 from hotlap.attach.entry import Script
-from hotlap.attach.runner import Outcome
-from hotlap.attach.runner import run as run_script
 from hotlap.diagnosis.causes import diagnose
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, RunError
 from hotlap.host.facts import Host
 from hotlap.host.probes import OtherLoad
+from hotlap.lab.command_turns import CommandRun, run_in_turns
 from hotlap.lab.trial import Lab
 from hotlap.lab.whole_run import WholeRun
 from hotlap.plan import Plan
 from hotlap.report import diagnosis as diagnosis_page
 from hotlap.report import tuning as tuning_page
-from hotlap.techniques import EXACT_PLAN
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.result import Tuning
+from hotlap.tuning.result import Tuning, plan_file
 from hotlap.tuning.stages import tune
 
 _PLANNED_EPOCHS = 10
@@ -64,27 +61,6 @@ _BUSY_CORES = 0.2
 """More than that, kept busy by other processes, is said beside a time."""
 _LOSS = re.compile(r"loss (\d+\.\d+)")
 _TIMES = re.compile(r", \d+\.\d s$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One run that was shown: what it printed, and how long it took."""
-
-    output: str
-    seconds: float
-    others: float
-    """Cores that other processes kept busy meanwhile."""
-
-    @property
-    def last_loss(self) -> float | None:
-        """The last loss that was printed, None if there was none."""
-        found = _LOSS.findall(self.output)
-        return float(found[-1]) if found else None
-
-    @property
-    def learned(self) -> str:
-        """What was printed, without the times."""
-        return _TIMES.sub("", self.output)
 
 
 def example() -> Path:
@@ -140,8 +116,9 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
     epochs = _epochs_to_show(left_s, found.whole_run["baseline"]) * factor
     shown = Script(path="plain.py", args=("--epochs", str(epochs)), cwd=str(folder))
     with _wait_passively_if_busy(console):
-        runs = _show_runs(shown, found.plan, found.verdict.tier, console, say)
-    console.print(_against_the_prediction(found, planned, runs))
+        runs = _show_runs(shown, found, host, console, say)
+    if words := _against_the_prediction(found, planned, runs):
+        console.print(words)
     _check_learning(shown, runs)
     console.rule("4. Your own script")
     console.print(_NEXT)
@@ -152,7 +129,7 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
             {
                 "name": name,
                 "seconds": run.seconds,
-                "last_line": run.learned.strip().splitlines()[-1:],
+                "last_line": _learned(run).strip().splitlines()[-1:],
             }
             for name, run in runs
         ],
@@ -243,40 +220,65 @@ def _wait_passively_if_busy(console: Console) -> Iterator[None]:
         del os.environ[_POLICY]
 
 
+def _commands(script: Script, found: Tuning, plan: Path) -> dict[str, list[str]]:
+    """Return what is run, by its name.
+
+    Args:
+        script: the example.
+        found: what its tuning found.
+        plan: the file of the tuned plan.
+    """
+    run = [sys.executable, "-m", "hotlap", "run"]
+    own = [str(script.path), *script.args]
+    commands = {
+        "plain": script.command(),
+        "hotlap run, exact techniques only": [*run, *own],
+    }
+    if found.gained:
+        tuned = f"hotlap run --plan auto ({found.verdict.tier})"
+        commands[tuned] = [*run, "--plan", str(plan), *own]
+    return commands
+
+
 def _show_runs(
-    script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
-) -> list[tuple[str, Shown]]:
-    what = f"a short run of {script.args[-1]} epochs, start-up included"
-    say("the plain script")
-    plain = _run_timed(script, Plan())
-    say("hotlap run, without a plan: exact techniques only")
-    exact = _run_timed(script, EXACT_PLAN)
-    runs = [("plain", plain), ("hotlap run, without a plan", exact)]
-    same = (
-        "byte for byte the plain script's output"
-        if plain.learned == exact.learned
-        else "NOT the plain script's output"
+    script: Script, found: Tuning, host: Host, console: Console, say: Callable[[str], None]
+) -> list[tuple[str, CommandRun]]:
+    """Run the script plain and under plans, in turns; print, and return, what came out."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tuned.toml")
+        plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
+        commands = _commands(script, found, path)
+        say(f"{len(commands)} runs of the script, in turns: {', '.join(commands)}")
+        load = OtherLoad()
+        done = run_in_turns(list(commands.values()), script.folder)
+        others = load.so_far()[0]
+    runs = list(zip(commands, done, strict=True))
+    for name, run in runs:
+        if run.exit_code != 0:
+            raise RunError(
+                f"`{' '.join(commands[name])}` ended with exit code {run.exit_code}. Run it in "
+                f"'{script.folder}' to see why."
+            )
+    beside = ""
+    if others > _BUSY_CORES:
+        beside = f" Other processes kept {others:.1f} cores busy."
+    console.print(
+        f"Runs of {script.args[-1]} epochs, in turns of a second: while one runs, the others stand "
+        f"still. Seconds are those of its own turns, start-up included.{beside}"
     )
+    (_, plain), *under_plans = runs
     console.print(_epochs_of("plain", plain))
-    console.print(_epochs_of("hotlap run, exact techniques only", exact))
-    console.print(f"  {same}, except for times; {plain.seconds / exact.seconds:.2f}x for {what}")
-    if plan:
-        say("hotlap run --plan, the tuned one")
-        tuned = _run_timed(script, plan)
-        name = f"hotlap run --plan auto ({tier})"
-        runs.append((name, tuned))
-        console.print(_epochs_of(name, tuned))
-        console.print(
-            f"  {plain.seconds / tuned.seconds:.2f}x for {what}{_of_losses(plain, tuned)}"
-        )
-    else:
+    for name, run in under_plans:
+        gain = f"  {plain.seconds / run.seconds:.2f}x; {_of_losses(plain, run)}"
+        console.print(f"{_epochs_of(name, run)}\n{gain}")
+    if not found.gained:
         console.print("There is no tuned plan to run: see the reason in part 2.")
     return runs
 
 
-def _check_learning(script: Script, runs: Sequence[tuple[str, Shown]]) -> None:
+def _check_learning(script: Script, runs: Sequence[tuple[str, CommandRun]]) -> None:
     (_, plain), (_, exact), *_ = runs
-    if plain.learned != exact.learned:
+    if _learned(plain) != _learned(exact):
         raise RunError(
             f"an exact plan changed what `{script}` prints, although it must not. This is a bug in "
             "hotlap. Report it to the developers, with the lines above."
@@ -284,66 +286,55 @@ def _check_learning(script: Script, runs: Sequence[tuple[str, Shown]]) -> None:
 
 
 def _against_the_prediction(
-    found: Tuning, planned: Script, runs: Sequence[tuple[str, Shown]]
+    found: Tuning, planned: Script, runs: Sequence[tuple[str, CommandRun]]
 ) -> str:
     """Return in words why a short run shows another speed-up than part 2 does."""
-    words = "Each was run once, one after another, while part 2 compared plans in turns"
     before, after = (found.whole_run[name].seconds for name in ("baseline", "best"))
     if not found.gained or before is None or after is None:
-        return f"{words}."
+        return ""
     plain, tuned = runs[0][1].seconds, runs[-1][1].seconds
     why = ". This machine is not always equally fast."
     if before / after > plain / tuned:
         why = ", in which start-up and the first epoch count less."
     return (
-        f"{words} and predicts {before:.0f} s -> {after:.0f} s ({before / after:.2f}x) for the run "
-        f"of {planned.args[-1]} epochs{why}"
+        f"Part 2 predicts {before:.0f} s -> {after:.0f} s ({before / after:.2f}x) for the run of "
+        f"{planned.args[-1]} epochs{why}"
     )
 
 
-def _run_timed(script: Script, plan: Plan) -> Shown:
-    begin, load = time.monotonic(), OtherLoad()
-    if not plan:
-        done = subprocess.run(
-            script.command(), cwd=script.folder, capture_output=True, text=True, check=False
-        )
-        output, code = done.stdout, done.returncode
-    else:
-        output, outcome = _run_captured(script, plan)
-        code = outcome.exit_code
-    seconds = time.monotonic() - begin
-    if code != 0:
-        raise RunError(
-            f"`{script}` ended with exit code {code}. Run it in '{script.folder}' to see why."
-        )
-    return Shown(output, seconds, load.so_far()[0])
+def _learned(run: CommandRun) -> str:
+    """Return what the example printed, without the times."""
+    return _TIMES.sub("", run.output)
 
 
-def _run_captured(script: Script, plan: Plan) -> tuple[str, Outcome]:
-    with tempfile.TemporaryFile("w+") as stream:
-        outcome = run_script(script, plan, stdout=stream.fileno())
-        stream.seek(0)
-        return stream.read(), outcome
-
-
-def _epochs_of(name: str, shown: Shown) -> str:
-    lines = [line for line in shown.output.splitlines() if line.startswith("epoch")]
-    busy = ""
-    if shown.others > _BUSY_CORES:
-        busy = f", beside other processes that kept {shown.others:.1f} cores busy"
-    return f"{name}: {shown.seconds:.1f} s{busy}\n  " + "\n  ".join(
+def _epochs_of(name: str, run: CommandRun) -> str:
+    # Its own clock also counts while it stands still.
+    lines = [
+        f"{_TIMES.sub('', line)}, after {seconds:.1f} s"
+        for seconds, line in run.lines
+        if line.startswith("epoch")
+    ]
+    return f"{name}: {run.seconds:.1f} s\n  " + "\n  ".join(
         lines if len(lines) <= _MOST_LINES else lines[-2:]
     )
 
 
-def _of_losses(plain: Shown, tuned: Shown) -> str:
+def _of_losses(plain: CommandRun, run: CommandRun) -> str:
     """Return in words how far apart the last losses are: rounding is no other learning."""
-    theirs, ours = plain.last_loss, tuned.last_loss
+    if _learned(plain) == _learned(run):
+        return "byte for byte the plain script's output, except for times"
+    theirs, ours = _last_loss(plain), _last_loss(run)
     if not theirs or ours is None:
-        return ""
+        return "other output than the plain script's"
     if ours == theirs:
-        return "; the last loss is the same"
+        return "the last loss is the same"
     return (
-        f"; the last loss is {abs(ours / theirs - 1):.1%} off. Runs that round in another way drift"
-        " apart as those from other seeds do, and accuracies vary more than losses"
+        f"the last loss is {abs(ours / theirs - 1):.1%} off. Runs that round in another way drift "
+        "apart as those from other seeds do, and accuracies vary more than losses"
     )
+
+
+def _last_loss(run: CommandRun) -> float | None:
+    """Return the last loss that was printed, None if there was none."""
+    found = _LOSS.findall(run.output)
+    return float(found[-1]) if found else None

@@ -1,13 +1,12 @@
 """Runs an unedited script under a plan, as itself: its output, its signals, its exit code."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hotlap.attach.entry import Script, environment, is_off
@@ -16,13 +15,13 @@ from hotlap.attach.heard_child import problem as children_problem
 from hotlap.attach.launchers import ACCELERATE, launched, ranks_wanted
 from hotlap.attach.signal_forwarding import SignalForwarder
 from hotlap.host.control_groups import out_of_memory_kills
+from hotlap.host.parent_death import dies_with
 from hotlap.plan import Plan
 from hotlap.trial import exchange
 from hotlap.trial.environment import plan_data
 from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import NOT_IN_COMMAND, Config
 
-_PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0
 """Seconds that an ending process may take after its end of the socket was closed."""
 _LISTEN_S = 0.5
@@ -176,7 +175,7 @@ def run(
                 ),
                 cwd=script.folder,
                 stdout=stdout,
-                preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
+                preexec_fn=dies_with(os.getpid()) if sys.platform == "linux" else None,
             )
             passing.forward_to(process)
             # `Popen.wait` with a timeout looks only every 50 ms.
@@ -263,15 +262,3 @@ def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:
         outcome.recorded = message.get("recorded")
     if outcome.own_rank is not None:
         outcome.own_rank.hear(message)
-
-
-def _dies_with(parent: int) -> Callable[[], None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the line above.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare

@@ -176,6 +176,7 @@ class _Races:
         rest = [c for c in candidates if c not in alone]
         rest += [c for c, decision in alone.items() if is_open(decision)]
         chosen = self._combine(alone)
+        self._note_on_top(chosen)
         faster = [d for d in alone.values() if d.state == "faster"]
         if any(decision.on == chosen for decision in faster):
             finalists = self._plans([d for d in faster if d.on == chosen])
@@ -344,6 +345,14 @@ class _Races:
     def _note_faster(self, decisions: Sequence[Decision], base: Combination) -> None:
         if base == PLAIN or base in self._faster:
             self._faster |= {each.on for each in decisions if each.state == "faster"}
+
+    def _note_on_top(self, chosen: Combination) -> None:
+        """Note what each of a combination gives in addition to the others, where that is known."""
+        for number in chosen:
+            rest = tuple(each for each in chosen if each != number)
+            known = self._duel.against(chosen, rest).ratio if rest else None
+            if known is not None:
+                self._tuner.notes.note_on_top(self._live[number], self._plan(chosen), known)
 
     def _excludes(self, number: int, other: int) -> bool:
         one, another = self._live[number], self._live[other]

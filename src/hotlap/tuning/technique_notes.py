@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hotlap.lab.arm import Arm
 from hotlap.lab.decisions import Decision
 from hotlap.lab.process_race import Race
-from hotlap.lab.statistics import figures, paired_ratio
+from hotlap.lab.statistics import Ratio, figures, paired_ratio
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 
@@ -29,6 +29,7 @@ class Notes:
         self._speed: dict[str, float] = {}
         self._raced_live: set[str] = set()
         self._gained_alone: set[str] = set()
+        self._on_top: dict[tuple[Plan, str], str] = {}
         self.untried: dict[str, str] = {}
         """Candidate that was not tried -> why."""
         self.unproven = ""
@@ -82,6 +83,11 @@ class Notes:
         else:
             self._gained_alone.add(candidate.technique)
         self._note(candidate.technique, "no_effect", words, speed=ratio.median)
+
+    def note_on_top(self, candidate: Candidate, plan: Plan, ratio: Ratio) -> None:
+        """Note what a candidate gave in a plan of several, in addition to the others of it."""
+        words = f"; in addition to the rest of the plan, in one process: {figures(ratio)}"
+        self._on_top[plan, candidate.technique] = words
 
     def note_earlier(self, candidate: Candidate, decision: Decision) -> None:
         """Note what came out for a candidate that an earlier tuning has decided."""
@@ -156,7 +162,8 @@ class Notes:
         rows = {row["name"]: row for row in in_race}
         rows |= {row["name"]: row for row in whole if row["state"] == "applied"}
         for name in plan.techniques:
-            self._overrule(name, rows[name]["state"], rows[name]["why"])
+            on_top = self._on_top.get((plan, name), "")
+            self._overrule(name, rows[name]["state"], rows[name]["why"] + on_top)
         for name in self._gained_alone:
             row = self._rows[name]
             is_open = self._speed[name] < math.inf and row["state"] == "no_effect"

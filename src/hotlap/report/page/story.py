@@ -45,8 +45,8 @@ def _runs(document: Document) -> Section:
     ]
     title = "Seconds of each run, with start-up"
     caption = (
-        "Each was run once, one after another: such times vary with what else the machine does. "
-        "The tuning compared them in turns."
+        "Each was run once, in turns of a second: while one ran, the others stood still, which is "
+        "not counted."
     )
     blocks: list[Block] = []
     if rows:

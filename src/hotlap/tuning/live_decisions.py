@@ -9,7 +9,7 @@ _LIKELY, _LIKELY_GAIN = 20.0, 1.02
 """Odds, and a ratio, from which on a technique is combined though its gain is not decided."""
 _PROMISING = 4.0
 """Odds from which on a technique is tried together with others that look faster."""
-_FEW = 10
+FEW = 10
 """Rounds below which an interval is only the range of what was seen."""
 _OPEN = 1.05
 """An interval that reaches so far rules no gain out."""
@@ -32,7 +32,7 @@ def find_best(decisions: Sequence[Decision]) -> Combination:
 def is_clear(decision: Decision) -> bool:
     """True if it is decided, with an interval that is more than the range of what was seen."""
     is_decided = decision.state in ("faster", "not_faster")
-    return is_decided and decision.ratio is not None and decision.ratio.pairs >= _FEW
+    return is_decided and decision.ratio is not None and decision.ratio.pairs >= FEW
 
 
 def _looks_faster(decision: Decision) -> bool:
@@ -55,7 +55,7 @@ def is_open(decision: Decision) -> bool:
     if decision.state != "undecided":
         return False
     ratio = decision.ratio
-    return ratio is None or ratio.pairs < _FEW or ratio.high > _OPEN
+    return ratio is None or ratio.pairs < FEW or ratio.high > _OPEN
 
 
 def all_that_look_faster(
@@ -99,7 +99,7 @@ def as_fast_without(
         and {*chosen} - {*decision.on} <= {*unsure}
         and decision.ratio is not None
         and decision.ratio.median > 1 - WORTH
-        and decision.ratio.pairs >= _FEW
+        and decision.ratio.pairs >= FEW
     }
     return max(simpler, key=lambda on: simpler[on], default=())
 

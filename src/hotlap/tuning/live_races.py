@@ -15,6 +15,7 @@ from hotlap.techniques import Numerics
 from hotlap.trial.evidence import WORTH
 from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.live_decisions import (
+    FEW,
     all_that_look_faster,
     as_fast_without,
     find_best,
@@ -351,7 +352,7 @@ class _Races:
         for number in chosen:
             rest = tuple(each for each in chosen if each != number)
             known = self._duel.against(chosen, rest).ratio if rest else None
-            if known is not None:
+            if known is not None and known.pairs >= FEW:
                 self._tuner.notes.note_on_top(self._live[number], self._plan(chosen), known)
 
     def _excludes(self, number: int, other: int) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,15 +114,26 @@ def test_runs_are_shorter_where_the_machine_is_slow() -> None:
     assert _epochs_to_show(85.0, WholeRun(None, "")) == 3
 
 
-def test_a_short_run_is_set_beside_the_prediction_of_the_planned_one() -> None:
-    planned = Script(path="plain.py", args=("--epochs", "400"))
-    runs = [("plain", run_of(OUTPUT, 15.0)), ("tuned", run_of(OUTPUT, 10.0))]
-    words = _against_the_prediction(FOUND, planned, runs)
-    assert "predicts 100 s -> 61 s (1.64x) for the run of 400 epochs, in which start-up" in words
-    # A short run that gained more shows no such thing.
-    faster = [runs[0], ("tuned", run_of(OUTPUT, 8.0))]
-    assert "start-up" not in _against_the_prediction(FOUND, planned, faster)
-    assert not _against_the_prediction(without_gain("could_not_tell"), planned, runs)
+def runs_of(*seconds: float) -> list[tuple[str, CommandRun]]:
+    names = ("plain", "exact", "tuned")
+    return [(name, run_of(OUTPUT, each)) for name, each in zip(names, seconds, strict=True)]
+
+
+def test_the_runs_are_set_beside_the_prediction_of_the_planned_one() -> None:
+    planned = Script(path="plain.py", args=("--epochs", "11"))
+    # A quarter of each is an epoch: 8 more than are shown take twice the time of all.
+    words = _against_the_prediction(FOUND, planned, runs_of(16.0, 12.0, 10.0))
+    assert words == (
+        "At the pace of these runs 11 epochs take 48 s -> 30 s (1.60x); part 2 predicts 100 s -> "
+        "61 s (1.64x)."
+    )
+    slower = _against_the_prediction(FOUND, planned, runs_of(16.0, 12.5, 12.4))
+    assert "(1.29x)" in slower and "the lower figure is the safer one" in slower
+    assert "no faster here than exact techniques alone" in slower
+    exact = replace(FOUND, verdict=replace(FOUND.verdict, tier="exact"))
+    assert "no faster here" not in _against_the_prediction(exact, planned, runs_of(16, 12.5, 12.4))
+    nothing = without_gain("could_not_tell")
+    assert not _against_the_prediction(nothing, planned, runs_of(16.0, 12.0, 10.0)[:2])
 
 
 def test_an_exact_plan_that_changes_what_is_printed_is_an_error() -> None:

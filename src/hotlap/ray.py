@@ -96,7 +96,7 @@ def _train(
             _copy(Path(kept), run)
 
     def saved(epoch: Any, _: Path) -> None:
-        measured = {"train_loss": epoch.loss, "loss": epoch.loss, **epoch.held_out}
+        measured = {"train_loss": epoch.loss, **(epoch.held_out or {"loss": epoch.loss})}
         rest = {k: v for k, v in asdict(epoch).items() if k not in ("loss", "held_out")}
         tune.report({**rest, **measured}, checkpoint=tune.Checkpoint.from_directory(str(run)))
 

@@ -419,6 +419,11 @@ def test_workers_that_send_the_same_and_generators_that_are_copied() -> None:
     for batch in (torch.ones(2), torch.ones(2), torch.zeros(2), torch.zeros(2)):
         workers.add([batch, batch])
     assert (workers.facts().repeats, workers.facts().looked_at) == (2, 4)
+    # Masks, or labels in their order, may be equal in batches that are not.
+    workers = Workers(loader, "a.py:4")
+    for number in range(4):
+        workers.add({"mask": torch.ones(2), "ids": torch.tensor(number)})
+    assert (workers.facts().repeats, workers.facts().looked_at) == (0, 4)
     data: Any = TensorDataset(torch.ones(2))
     data.transform = [Noisy()]
     found = Workers(DataLoader(data, num_workers=2), "a.py:4").facts()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hotlap.attach.listener import State
-from hotlap.attach.roles.networks import Networks
+from hotlap.attach.roles.networks import Networks, names_of
 from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.saves import saved_row
@@ -166,3 +166,19 @@ def test_a_save_is_compared_with_what_is_trained(trained: tuple[nn.Module, Any])
     row = saved_row({**state, "model": scaled}, networks, 7)
     assert row[1] == 0 and row[2] != tensors
     assert saved_row(SimpleNamespace(), networks, 7)[1] == 0
+
+
+@pytest.mark.parametrize("layers", [1, 12])
+def test_two_models_of_one_optimizer_have_names_of_their_own(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)]) for _ in range(2)]
+    parameters = [parameter for root in roots for parameter in root.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    monkeypatch.setattr(State, "optimizers", [lambda: optimizer])
+    (names,) = names_of(roots)
+    assert len(set(names.values())) == len(parameters) == 4 * layers
+    assert names["0.0"] == "1.0.weight" and names[f"0.{2 * layers}"] == "2.0.weight"
+    # What is called alike by nobody else keeps its name.
+    (names,) = names_of(roots[:1])
+    assert names["0.0"] == "0.weight"

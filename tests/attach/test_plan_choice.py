@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.attach.plan_choice import PlanChoice, choose, plan_path
+from hotlap.attach.plan_choice import PlanChoice, choose, measured_on, plan_path
 from hotlap.errors import MissingFile, PlanError
+from hotlap.host.facts import Host
 from hotlap.lab.subject import RecipeRun
 from hotlap.plan import Plan
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict
@@ -19,6 +20,10 @@ from hotlap.techniques import EXACT_PLAN, Numerics, Proof, Technique, registry
 PLAN = Plan({"resident": {}, "optimizer": {"implementation": "fused"}})
 EXACT_PART = Plan({"resident": {}})
 FILE = PlanFile(PLAN, MeasuredOn("this CPU", "2.13.0"), PlanVerdict("rounding", "seen", 343))
+
+
+def measured(**more: Any) -> PlanFile:
+    return replace(FILE, host=MeasuredOn("this CPU", "2.13.0", **more))
 
 
 def chosen(folder: Path, text: str, **given: Any) -> PlanChoice:
@@ -35,6 +40,9 @@ def test_what_was_measured_and_proven_here_is_used(tmp_path: Path) -> None:
     found = chosen(tmp_path, FILE.to_toml())
     assert found.plan == PLAN
     assert "verdict rounding over 343 steps" in found.line
+    here = measured_on(replace(Host.detect(), cpu="this CPU", torch="2.13.0"))
+    assert here.cores is not None
+    assert chosen(tmp_path, replace(FILE, host=here).to_toml()).plan == PLAN
 
 
 @pytest.mark.parametrize("tier", ["exact", "rounding", "statistical", "unproven", "changed"])
@@ -61,6 +69,8 @@ def test_a_plan_that_was_found_to_change_something_or_is_not_proven_is_never_use
         (PlanFile(PLAN, None, FILE.verdict).to_toml(), {}, "where it was measured"),
         (FILE.to_toml(), {"cpu": "that CPU"}, "measured on this CPU, this is that CPU"),
         (FILE.to_toml(), {"torch": "2.14.0"}, "with torch 2.13.0, this is 2.14.0"),
+        (measured(cores=10_000).to_toml(), {}, "it was measured on 10000 cores, here are"),
+        (measured(gpus="NVIDIA H999").to_toml(), {}, "it was measured with NVIDIA H999, here is"),
     ],
 )
 @pytest.mark.parametrize("by_hand", [False, True])

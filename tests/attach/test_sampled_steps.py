@@ -187,6 +187,8 @@ DRAWS = {
     "uniform_": lambda x: torch.empty_like(x).uniform_(-1, 1),
     "exponential_": lambda x: torch.empty_like(x).exponential_(),
     "rsample": lambda x: torch.distributions.Normal(x, torch.ones_like(x)).rsample(),
+    "normal of one spread": lambda x: torch.distributions.Normal(x, 1.0).sample(),
+    "bernoulli, expanded": lambda x: torch.bernoulli(torch.full((8,), 0.3).to(x).expand(20, 8)),
     "multinomial": lambda x: torch.multinomial(torch.ones_like(x) / 8, 2),
     "randint": lambda x: torch.randint(100, x.shape),
     "randperm": lambda _: torch.randperm(20),
@@ -386,3 +388,16 @@ def test_an_update_is_compared_up_to_what_the_weights_can_hold() -> None:
     found = compare_updates({"a": before}, {"a": before}, {"a": exact})
     assert found["update_error"] > 0.9
     assert compare_updates({}, {}, {"a": exact})["update_error"] == float("inf")
+
+
+def test_inputs_that_are_given_by_name_are_digested(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests_of(**given: torch.Tensor) -> list[str]:
+        _, verify = role()
+        monkeypatch.setattr(State, "keywords", given)
+        verify.forward_begins(nn.Linear(1, 1), ())
+        return verify._inputs.digests
+
+    assert digests_of(ids=torch.ones(2)) == digests_of(ids=torch.ones(2))
+    assert digests_of(ids=torch.ones(2)) != digests_of(ids=torch.zeros(2))
+    # Of nothing there is nothing to compare.
+    assert digests_of() == []

@@ -26,6 +26,7 @@ def hears(name):
     def method(self, *args):
         self.heard.append(name)
         if name == "forward_begins":
+            keywords.append(dict(seams.State.keywords))
             return args[1]
         if name == "batch_ends":
             return args[1]
@@ -33,6 +34,7 @@ def hears(name):
     return method
 
 
+keywords = []
 NAMES = [
     "iterator_wanted", "iterator_made", "batch_begins", "batch_ends", "forward_begins",
     "forward_ends", "backward_begins", "backward_ends", "zeroing_begins", "zeroing_ends",
@@ -85,6 +87,12 @@ BROKEN = False
 seams.stop_looking_for_roots()
 step(batch)
 print(*ear.heard)
+ear.heard.clear()
+optimizer.zero_grad()
+model(input=batch)
+assert list(keywords[-1]) == ["input"] and keywords[-2] == {}, keywords
+# Nothing of a batch is kept.
+assert seams.State.keywords == {}
 ear.heard.clear()
 seams.go_inert()
 step(batch)

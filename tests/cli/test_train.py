@@ -248,6 +248,7 @@ def test_a_run_records_the_recipes_parameters_and_the_command(
         (["--track", "tensorboard"], "--track tensorboard needs a folder to record the run in"),
         (["--run-dir", "other", "--every", "0.1s"], "is too short"),
         (["--run-dir", "other", "--devices", "2", "--track", "no.where:X"], "was not found"),
+        (["--run-dir", "recipe.py", "--devices", "2"], "recipe.py' is not a folder. Use --run-dir"),
     ):
         assert main(["train", "recipe.py", *wrong]) == 2
         assert said in capsys.readouterr().err

@@ -185,7 +185,7 @@ def test_of_a_suspect_no_remedy_is_advised_that_was_refused() -> None:
     trace = trace_of(12.0, 0.2, 0.8)
     noisy = trials(10.0, again_ms=22.0, workers="the data set draws", resident=9.5, replay=9.0)
     (suspect,) = conclude(known(trace), nominate(trace), (), noisy).suspects
-    assert suspect.remedy.startswith("try resident. In the script: decode")
+    assert suspect.remedy.startswith("resident, if that gains. In the script: decode")
     assert "num_workers" not in suspect.remedy and "the data set draws" in suspect.why
 
 

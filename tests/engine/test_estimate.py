@@ -430,3 +430,47 @@ def test_samples_that_are_kept_on_a_device_count_there(
     assert found.data_on_device is is_there
     assert found.needed_bytes - found.chosen.peak.bytes == (found.data_bytes if is_there else 0)
     assert found.to_json()["data_on_device"] is is_there
+
+
+def collated(samples: list[Any]) -> Any:
+    return torch.utils.data.default_collate(samples)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [({}, {"max_mib": 1}), ({"collate": collated}, {})],
+    ids=["too much", "a collate of its own"],
+)
+def test_samples_that_a_run_will_not_keep_do_not_count(
+    changes: dict[str, Any], options: dict[str, Any]
+) -> None:
+    samples = TensorDataset(torch.zeros(4096, 256), torch.zeros(4096, dtype=torch.int64))
+    task = dataclasses.replace(mlp(), data=samples, **changes)
+    found = hotlap.estimate(task, Plan({"resident": options}), device="cpu", find_largest=False)
+    assert found.data_bytes == 0
+    plain = dataclasses.replace(mlp(), data=samples)
+    kept = hotlap.estimate(plain, Plan({"resident": {}}), device="cpu", find_largest=False)
+    assert kept.data_bytes == 4096 * (256 * 4 + 8)
+
+
+def test_samples_that_are_transformed_are_kept_by_the_host() -> None:
+    def on_device(**changes: Any) -> bool:
+        found = hotlap.estimate(
+            dataclasses.replace(mlp(), **changes),
+            Plan({"resident": {}}),
+            device="cuda",
+            memory_bytes=2**30,
+            find_largest=False,
+        )
+        assert found.data_bytes > 0
+        return found.data_on_device
+
+    assert on_device()
+    assert not on_device(batch_transform=lambda batch, draws: batch)
+
+
+def test_held_out_samples_are_kept_as_well() -> None:
+    held_out = TensorDataset(torch.zeros(8, 256), torch.zeros(8, dtype=torch.int64))
+    task = dataclasses.replace(mlp(), held_out=held_out)
+    found = hotlap.estimate(task, Plan({"resident": {}}), device="cpu", find_largest=False)
+    assert found.data_bytes == (64 + 8) * (256 * 4 + 8)

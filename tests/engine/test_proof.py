@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hotlap.engine.build import build
-from hotlap.engine.roles.reference import _Sample
+from hotlap.engine.roles.reference import _in_format, _Sample
 from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.step import graph
 from hotlap.lab.delivery import check_delivery
@@ -32,6 +32,14 @@ def record(plan: Plan, folder: Path, *, steps: int = 6, **changes: Any) -> dict[
     run = _Recorded(trial, build(heard, plan), fed, delivered)
     run.take(steps)
     return run.record()
+
+
+def test_a_recipe_that_hands_out_one_module_is_repeated_in_both_formats() -> None:
+    net = torch.nn.Linear(2, 1)
+    task = replace(make(), model=lambda: net)
+    both = [_in_format(task, dtype).model() for dtype in (torch.float64, torch.float32)]
+    assert [each.weight.dtype for each in both] == [torch.float64, torch.float32]
+    assert torch.equal(both[0].weight.float(), net.weight) and both[1].weight is not net.weight
 
 
 @pytest.mark.parametrize("loss", [mean, sum_and_count])

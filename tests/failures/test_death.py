@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
+from hotlap.cli import train
 from hotlap.engine.memory.advice import Run
 from hotlap.engine.memory.estimate import estimate
 from hotlap.failures import recognize_exception, recognize_output, recognize_signal
@@ -184,3 +186,18 @@ def test_it_is_told_if_a_step_fits_or_nothing_does() -> None:
     nothing = replace(run, room=1000).advise(OOM)
     assert nothing is not None and "use a smaller model" in nothing
     assert run.advise(RuntimeError("another")) is None
+
+
+@pytest.mark.parametrize("is_one_of_several", [False, True])
+def test_one_rank_of_several_says_at_once_what_it_died_of(
+    is_one_of_several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SimpleNamespace(advise=lambda error: "use less")
+    monkeypatch.setattr(train, "is_one_of_several", lambda: is_one_of_several)
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(torch.OutOfMemoryError), train._advising(run):
+        raise error
+    # To estimate takes longer than the others are waited for.
+    assert getattr(error, "__notes__", []) == (
+        [] if is_one_of_several else ["hotlap train: use less."]
+    )

@@ -357,3 +357,21 @@ def test_a_sample_that_is_another_when_read_again_is_found_before_it_is_served(
     assert found.proof["state"] == "refused", found.proof
     assert "not the same when read again" in found.proof["why"]
     assert all(found.with_workers)
+
+
+class Writes(Rows):
+    def __getitem__(self, index: int) -> Any:
+        with open("read.log", "a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+def test_what_writes_a_file_is_not_read_to_find_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = same(Writes, {})
+    assert "may write to a file" in found.proof["why"]
+    lines = (tmp_path / "read.log").read_text().splitlines()
+    # Twice, with `resident` and without.
+    assert len(lines) == 2 * EPOCHS * SAMPLES

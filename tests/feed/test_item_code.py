@@ -76,6 +76,38 @@ class Lazy(Base):
         return value, rows, random.random() if index else None
 
 
+def parts(**given: Any) -> dict[str, Any]:
+    return given
+
+
+class Drawing:
+    def __getitem__(self, index: int) -> float:
+        return random.random()
+
+
+class DrawsBehind(Base):
+    """What draws and stays in its statement comes before calls that could be taken out."""
+
+    drawing = Drawing()
+
+    @property
+    def noise(self) -> float:
+        return random.random()
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.load(index)
+        chosen = (row if random.random() < 0.5 else 0) + self.twice(random.randrange(100))
+        pair = parts(image=self.drawing[index], noise=random.random(), row=self.twice(row))
+        return chosen, pair, self.noise + self.twice(random.randrange(100))
+
+
+class Pairs(Base):
+    def __getitem__(self, index: int) -> Any:
+        pairs = {random.random(): random.random(), self.load(index): random.random()}
+        named = [first := self.load(index), self.twice(first)]
+        return pairs, named
+
+
 def closed() -> type:
     shift = 5
 
@@ -90,12 +122,12 @@ def closed() -> type:
 
 @pytest.mark.parametrize(
     "kind",
-    [Plain, WithinCalls, Branches, Rebinds, Spells, Lazy, closed()],
+    [Plain, WithinCalls, Branches, Rebinds, Spells, Lazy, DrawsBehind, Pairs, closed()],
     ids=lambda k: k.__name__,
 )
 def test_both_parts_give_what_the_whole_gives_wherever_it_is_divided(kind: type) -> None:
     dataset: Any = kind()
-    code = ItemCode(kind.__getitem__)  # pyright: ignore[reportAttributeAccessIssue]
+    code = ItemCode(kind.__getitem__, kind())  # pyright: ignore[reportAttributeAccessIssue]
     for index in range(4):
         random.seed(index)
         whole, ended = dataset[index], random.getstate()
@@ -112,13 +144,13 @@ def test_both_parts_give_what_the_whole_gives_wherever_it_is_divided(kind: type)
 
 
 def test_only_what_the_rest_uses_is_handed_over() -> None:
-    divided = ItemCode(Rebinds.__getitem__).divide(2)
+    divided = ItemCode(Rebinds.__getitem__, Rebinds()).divide(2)
     index, others = 1, [4, 5]
     assert divided.first(Rebinds(), 4) == (1, index, others, 3)
 
 
 def test_calls_within_calls_are_taken_apart_in_their_order() -> None:
-    code = ItemCode(WithinCalls.__getitem__)
+    code = ItemCode(WithinCalls.__getitem__, WithinCalls())
     assert code.divide(2).first(WithinCalls(), 2)[0] == 12
 
 
@@ -165,7 +197,7 @@ class Looks(Base):
 )
 def test_code_that_cannot_be_divided_says_why(kind: type, words: str) -> None:
     with pytest.raises(CannotDivide, match=words):
-        ItemCode(kind.__getitem__)  # pyright: ignore[reportAttributeAccessIssue]
+        ItemCode(kind.__getitem__, kind())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _SOURCE = """
@@ -190,17 +222,17 @@ def test_source_that_has_changed_since_it_was_loaded_is_not_used(tmp_path: Path)
     path = tmp_path / "its_data.py"
     path.write_text(_SOURCE.format(factor=2))
     module = loaded(path)
-    assert ItemCode(module.Data.__getitem__).divide(1).first(None, 4) == (8,)
+    assert ItemCode(module.Data.__getitem__, None).divide(1).first(None, 4) == (8,)
     path.write_text(_SOURCE.format(factor=300))
     with pytest.raises(CannotDivide, match="has changed since"):
-        ItemCode(module.Data.__getitem__)
+        ItemCode(module.Data.__getitem__, None)
 
 
 def test_code_without_a_source_is_not_divided() -> None:
     made: dict[str, Any] = {}
     exec(_SOURCE.format(factor=2), made)
     with pytest.raises(CannotDivide, match="source"):
-        ItemCode(made["Data"].__getitem__)
+        ItemCode(made["Data"].__getitem__, None)
 
 
 def test_an_error_shows_the_line_of_the_data_set() -> None:
@@ -210,7 +242,7 @@ def test_an_error_shows_the_line_of_the_data_set() -> None:
             return row, random.random()
 
     with pytest.raises(IndexError) as caught:
-        ItemCode(Fails.__getitem__).divide(1).first(Fails(), 99)
+        ItemCode(Fails.__getitem__, Fails()).divide(1).first(Fails(), 99)
     frame = caught.traceback[1]
     assert (Path(str(frame.path)), frame.name) == (Path(__file__), "__getitem__")
     assert "row = self.load(index)" in str(frame.statement)

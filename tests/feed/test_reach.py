@@ -1,10 +1,12 @@
 """What samples depend on is seen: before anything is read twice, and whenever it changes."""
 
+import gc
 import logging
 import random
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
+from hotlap.feed.memory.item_parts import ItemParts
 from hotlap.feed.memory.resident import ResidentRows
 from hotlap.feed.purity.change_watch import ChangeWatch
 
@@ -107,6 +110,22 @@ def test_what_may_not_be_read_twice_is_refused_before_anything_is_read(
     assert rows.refused is not None
     assert words in rows.refused
     assert RNG.bit_generator.state == before
+
+
+def test_a_refusal_keeps_nothing_alive_that_the_data_set_has_dropped() -> None:
+    dataset: Any = Transformed(abs)
+    dataset.block = np.zeros(4)
+    rows, parts = ResidentRows(dataset, 2**20), ItemParts(2**20)
+    parts.begin_epoch()
+    parts.fetch(dataset, lambda indices: [dataset[each] for each in indices], [0, 1])
+    block = weakref.ref(dataset.block)
+    dataset.block = None
+    gc.collect()
+    assert block() is not None
+    rows.refuse("no room")
+    parts._refuse("no room")
+    gc.collect()
+    assert block() is None
 
 
 class State:

@@ -6,8 +6,9 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,62 @@ def to_a_file(self: Any, index: int) -> Any:
     Path("damaged").write_text(str(index))
 
 
+class Augmentation:
+    def apply(self, value: Any) -> Any:
+        return value + STATE.rand()
+
+    @staticmethod
+    def apply_static(value: Any) -> Any:
+        return value + STATE.rand()
+
+    @cached_property
+    def shift(self) -> float:
+        return STATE.rand()
+
+
+def by_method(self: Any, index: int) -> Any:
+    return self.helper.apply(index)
+
+
+def by_property(self: Any, index: int) -> Any:
+    return self.helper.shift + index
+
+
+def by_static_method(self: Any, index: int) -> Any:
+    return Augmentation.apply_static(index)
+
+
+class Made:
+    def __init__(self, value: Any) -> None:
+        self.value = value + STATE.rand()
+
+
+def by_construction(self: Any, index: int) -> Any:
+    return Made(index).value
+
+
+OWN = ModuleType("own_augmentation")
+exec("import random\nRNG = random.Random(0)\ndef shift(x): return x + RNG.random()", vars(OWN))
+PACKAGE = ModuleType("own_package")
+PACKAGE.augmentation = OWN  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def by_submodule(self: Any, index: int) -> Any:
+    return PACKAGE.augmentation.shift(index)
+
+
+def by_import(self: Any, index: int) -> Any:
+    import own_augmentation  # pyright: ignore[reportMissingImports]
+
+    return own_augmentation.shift(index)
+
+
+def helped(read: Callable[[Any, int], Any]) -> Dataset:
+    dataset: Any = named(read)
+    dataset.helper = Augmentation()
+    return dataset
+
+
 def shifted(generator: Any, value: Any) -> Any:
     return value + generator.random()
 
@@ -92,6 +149,12 @@ A_GENERATOR = "random generator or an iterator"
         (named(with_closure(random.Random(0))), A_GENERATOR),
         (named(with_default), A_GENERATOR),
         (named(with_keyword), A_GENERATOR),
+        (helped(by_method), A_GENERATOR),
+        (helped(by_property), A_GENERATOR),
+        (named(by_static_method), A_GENERATOR),
+        (named(by_construction), A_GENERATOR),
+        (named(by_submodule), A_GENERATOR),
+        (named(by_import), A_GENERATOR),
         (named(warning), "may log"),
         (named(logging_), "may log"),
         (Plain(own=logging.getLogger("data")), "may log"),
@@ -99,9 +162,29 @@ A_GENERATOR = "random generator or an iterator"
         (named(to_a_file), "may write to a file"),
     ],
 )
-def test_what_may_not_be_read_twice_is_a_problem(dataset: Dataset, words: str) -> None:
+def test_what_may_not_be_read_twice_is_a_problem(
+    dataset: Dataset, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "own_augmentation", OWN)
     problem = Reach(dataset).problem
     assert problem is not None and words in problem
+
+
+def unused(self: Any, index: int) -> Any:
+    return self.helper.scale * index
+
+
+def test_what_no_code_names_is_none() -> None:
+    dataset: Any = helped(unused)
+    dataset.helper.scale = 2
+    assert Reach(dataset).problem is None
+
+
+def test_a_default_device_is_not_where_the_data_lies() -> None:
+    dataset = Plain(held=torch.ones(9))
+    before = Reach(dataset).marks
+    with torch.device("meta"):
+        assert Reach(dataset).marks == before
 
 
 def test_the_generators_whose_states_are_watched_are_none() -> None:
@@ -134,6 +217,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "a setting deep in a dictionary": lambda d: d.settings["deep"].append(1),
     "a number in a list": lambda d: d.numbers.__setitem__(1, 7),
     "a number in a deque": lambda d: d.queue.append(7),
+    "a number that becomes a tensor": lambda d: d.settings.update(size=torch.ones(3)),
     "a set": lambda d: d.chosen.add(7),
     "a slot": lambda d: setattr(d.slotted, "scale", 2.0),
 }

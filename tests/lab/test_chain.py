@@ -114,6 +114,51 @@ def test_another_state_before_the_first_update_is_changed() -> None:
     assert states[0] != states[1] and {len(state) for state in states} == {1}
 
 
+@pytest.mark.parametrize("when", ["before the first update", "before that of the other one"])
+def test_weights_that_move_before_their_first_update_are_seen(when: str) -> None:
+    def recorded(*, moves: bool) -> dict[str, Any]:
+        weights = [torch.ones(3), torch.ones(4)]
+        both = [torch.optim.SGD([torch.nn.Parameter(each)], lr=0.1) for each in weights]
+        custody = Custody()
+        if moves and when == "before the first update":
+            weights[0].mul_(0.5)
+        custody.update_begins(0, both[0], [weights[0]])
+        custody.follow(1, both[1], [weights[1]])
+        custody.update_ends(0, both[0], [weights[0]], digest.of_nested([weights[0]]))
+        if moves and when == "before that of the other one":
+            weights[1].mul_(0.5)
+        custody.update_begins(1, both[1], [weights[1]])
+        return {**record(), **custody.report()}
+
+    plain, other = recorded(moves=False), recorded(moves=True)
+    found = [check_start(plain, other, None), check_custody(plain, other)]
+    assert [each.state for each in found].count("failed") == 1
+    assert {check_start(plain, plain, None).state, check_custody(plain, plain).state} == {"passed"}
+
+
+def test_an_optimizer_that_gets_other_weights_is_followed_on() -> None:
+    custody = Custody()
+    for sizes in ((3,), (3, 2), (3, 2, 4), (5,), (4,)):
+        weights = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
+        optimizer = torch.optim.SGD(weights, lr=0.1)
+        for _ in range(3):
+            held = [weight.detach() for weight in weights]
+            custody.update_begins(0, optimizer, held)
+            custody.update_ends(0, optimizer, held, digest.of_nested(held))
+            held[0].mul_(0.9)
+    plain = {**record(), **custody.report()}
+    assert check_custody(plain, plain).state == "passed"
+
+
+def test_what_moves_a_little_at_every_update_must_not_move_more() -> None:
+    def decayed(shrink: float) -> dict[str, Any]:
+        return trained(bound=100.0, shrink=shrink)
+
+    assert check_custody(decayed(0.9999), decayed(0.9999)).state == "passed"
+    found = check_custody(decayed(0.9999), decayed(0.999))
+    assert found.state == "failed" and "changes weights itself" in found.evidence
+
+
 @pytest.mark.parametrize("key", ["moved", "state_moved", "carried_moved"])
 def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> None:
     clamps = {**record(), key: [5, 10]}

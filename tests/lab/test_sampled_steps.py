@@ -231,3 +231,11 @@ def test_steps_are_drawn_in_neighbouring_pairs_that_nobody_can_compute() -> None
     assert draw_steps(6, 3, 1) == ()
     assert draw_steps(6, 4, 1) == (1, 2)
     assert len(draw_steps(48, 50, 1)) == 48
+
+
+def test_an_optimizer_whose_updates_cannot_be_repeated_is_not_forgotten() -> None:
+    repeated = {"optimizer": 0, "update_error": 0.0, "updates": {}}
+    found = check_update(SampledSteps([repeated, {"optimizer": 1, "update_error": None}]))
+    assert found.state == "not_made" and "optimizer 2" in found.evidence
+    both = [repeated, {**repeated, "optimizer": 1}, {"optimizer": 1, "update_error": None}]
+    assert check_update(SampledSteps(both)).state == "passed"

@@ -12,10 +12,21 @@ from hotlap.lab.statistics import (
     holds_by_means,
     interval,
     is_gain,
+    median_pair,
     noise_floor,
     paired_ratio,
     ratio_of_means,
 )
+
+
+def test_the_pair_that_is_shown_has_the_ratio_that_is_told() -> None:
+    # The first round was slow for both, the last for the second alone.
+    base, other = [8.0, 4.0, 4.2, 4.1, 4.4], [4.0, 2.2, 2.0, 2.1, 4.0]
+    shown = median_pair(base, other)
+    assert shown == (4.1, 2.1)
+    assert shown[0] / shown[1] == paired_ratio(base, other).median
+    # Of an even number the median lies between two.
+    assert median_pair(base[:2], other[:2]) in {(8.0, 4.0), (4.0, 2.2)}
 
 
 def test_a_machine_that_drifts_does_not_move_the_paired_ratio() -> None:

@@ -117,7 +117,7 @@ def test_any_plan_file_survives_being_written(seed: int, tmp_path: Path) -> None
     names = ["a", "b-c", "d_1", "Zz"][: generator.randrange(5)]
     file = PlanFile(
         plan=Plan({name: {key: value() for key in "xyz"} for name in names}),
-        host=generator.choice([None, MeasuredOn(text(), text())]),
+        host=generator.choice([None, MeasuredOn(text(), text()), MeasuredOn("a", "b", 16, text())]),
         verdict=generator.choice([None, PlanVerdict("unproven", text(), 7)]),
         speedup=generator.choice([None, Speedup(*(generator.uniform(0, 99) for _ in range(3)))]),
         notes={name: text() for name in names if generator.random() < 0.7},
@@ -184,7 +184,10 @@ def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
     [
         ("[hots]", "'hots' is not known. Expected: host, schema, techniques, verdict. Did you"),
         ("environment = 1", "'environment' is not known"),
-        ("[host]\ncpu = 'x'\ntorhc = '2'", "'torhc' is not known. Expected: cpu, torch. Did you"),
+        (
+            "[host]\ncpu = 'x'\ntorhc = '2'",
+            "'torhc' is not known. Expected: cores, cpu, gpus, to",
+        ),
         ("[host]\ncpu = 'x'", "has no key 'torch'"),
         ("[host]\ncpu = 3\ntorch = '2'", "host.cpu = 3 has type int. Expected: a string"),
         ("[host]\ncpu = \"a\\u001bb\"\ntorch = '2'", "printable"),

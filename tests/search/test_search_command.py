@@ -23,7 +23,7 @@ from hotlap.engine.training_report import EpochDone
 from hotlap.host.facts import Host
 from hotlap.search import rung
 from hotlap.search.asking import Asked, Request, ask
-from hotlap.search.job_order import Order
+from hotlap.search.job_order import Order, outcome_path
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
 from hotlap.search.propose import grid_points, propose
@@ -197,6 +197,10 @@ def test_an_objective_that_evaluation_does_not_give_ends_the_search(here: Path) 
     )
     assert done.returncode == 2 and not done.stdout
     assert "'acuracy', which is not measured. Expected: accuracy" in done.stderr
+    # The training loss does not take the place of the held-out one.
+    done = subprocess.run(command("--objective", "loss"), cwd=here, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert "'loss', which is not measured. Expected: accuracy" in done.stderr
 
 
 def kill_once(here: Path, argv: list[str], after_s: float, number: int) -> bool:
@@ -437,7 +441,12 @@ def test_trials_begin_where_the_search_does_if_the_recipe_changes_the_folder(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     order = Order("sub/moves.py", (), "study/0", 24, 0, ("loss",), {}, "cpu", 1)
+    outcome = outcome_path(replace(order, folder=str(here / "study/0")))
+    outcome.parent.mkdir(parents=True)
+    outcome.write_text('{"state": "storage", "error": "it was full", "until": 24}')
     LocalWorkers(1).start(Job(0, 0), order)
+    # What an earlier process has left is not this one's outcome.
+    assert not outcome.exists()
     told = json.loads(processes[0].getvalue())
     assert told["recipe"] == str(here / "sub" / "moves.py")
     assert told["folder"] == str(here / "study" / "0")

@@ -1,5 +1,6 @@
 """`foreach` leaves every bit as it was, for each optimizer that it is offered for."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.plan import Plan
 from hotlap.task.facts import FOREACH, FUSED
 from hotlap.techniques import OptimizerTarget, Refusal, get
+from hotlap.techniques import optimizer as optimizer_technique
 
 TECHNIQUE = get("optimizer")
 
@@ -253,3 +255,24 @@ def test_an_optimizer_that_is_made_again_in_place_is_switched_as_before(
     step()
     assert optimizer.param_groups[0][implementation] is None
     assert [row["state"] for row in plan.proofs()] == ["applied"]
+
+
+def test_counters_that_a_live_race_has_moved_go_back_while_it_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU: elsewhere torch's own implementation waits for each of them."""
+    gone: list[str] = []
+    state = {"step": SimpleNamespace(to=gone.append)}
+    moved = [[(state, "where it was")], []]
+    monkeypatch.setattr(optimizer_technique, "_place_step_counters", lambda _: moved.pop(0))
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    target = OptimizerTarget(optimizer)
+    options = TECHNIQUE.options({"implementation": "fused"})
+    TECHNIQUE.apply(target, options)
+    assert TECHNIQUE.live is not None
+    TECHNIQUE.live.on(target, options)
+    target.notes["optimizer"]._before_step(optimizer, (optimizer,), {})
+    assert not gone
+    TECHNIQUE.live.off(target, options)
+    target.notes["optimizer"]._before_step(optimizer, (optimizer,), {})
+    assert gone == ["where it was"]

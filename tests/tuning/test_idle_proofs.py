@@ -9,7 +9,7 @@ from hotlap.errors import TrialError
 from hotlap.lab.proving import Prover
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
-from hotlap.plan.file import PlanFile
+from hotlap.plan.file import PlanFile, Speedup
 from hotlap.techniques import registry
 from hotlap.tuning import checking, proofs
 from tests.tuning import faked
@@ -84,6 +84,19 @@ def test_what_is_in_effect_in_no_proof_is_not_proven_and_says_why(
     words = f"not in effect in the 264 steps of the proof: {name}: so it says"
     assert f"its verdict is `unproven`: {words}" in tuner.notes.unproven
     assert tuner.kept.verdicts == {}
+
+
+@pytest.mark.parametrize(("accept", "tier"), [("rounding", "rounding"), ("exact", None)])
+def test_an_exact_claim_that_is_proven_as_rounding_is_taken_where_that_is_accepted(
+    accept: str, tier: str | None
+) -> None:
+    """As of a script that does not repeat itself bit for bit."""
+    tuner, final = faked.tuner(accept=accept), faked.raced({RESIDENT: 2.0})
+    prover: Any = Proofs("applied", tier="rounding")
+    names = [faked.name_of(RESIDENT)]
+    taken = proofs.prove_tier(tuner, prover, final, names, "exact", [])
+    assert (None if taken is None else taken.tier) == tier
+    assert bool(tuner.notes.unproven) is (tier is None)
 
 
 def test_without_time_for_another_proof_a_budget_is_named() -> None:
@@ -180,3 +193,24 @@ def test_a_plan_that_acts_late_is_checked_at_its_age(monkeypatch: pytest.MonkeyP
         found = checking.check_plan(faked.LAB, PlanFile(plan), steps=64, budget_s=60.0)
         assert found.gains
     assert ages == [50, 0]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "edited", "gains"),
+    [(1.06, False, True), (1.5, False, False), (1.06, True, False), (None, False, False)],
+)
+def test_a_gain_is_checked_by_what_it_was_claimed_by(
+    claimed: float | None, edited: bool, gains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is 1.05x here, and identical processes are further apart than that."""
+    made = faked.raced({RESIDENT: 1.05})
+    made.arms["the plan"] = made.arms.pop(faked.name_of(RESIDENT))  # type: ignore[index]
+    monkeypatch.setattr(type(made), "gains", lambda *_: False)
+    compared: Any = SimpleNamespace(script="train.py", verdict=None, techniques=())
+    monkeypatch.setattr(checking, "compare", lambda *_, **__: compared)
+    monkeypatch.setattr(checking, "watch", lambda *_, **__: faked.watched())
+    monkeypatch.setattr(checking, "race", lambda *_, **__: made)
+    speedup = None if claimed is None else Speedup(claimed, 1.0, 2.0)
+    file = PlanFile(RESIDENT, speedup=speedup, measured="0" * 12 if edited else None)
+    found = checking.check_plan(faked.LAB, file, steps=64, budget_s=60.0)
+    assert found.gains is gains

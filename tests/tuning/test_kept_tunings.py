@@ -1,6 +1,7 @@
 """What a tuning keeps for the next one: when it is used, and when it must not be."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from hotlap.techniques import Numerics
 from hotlap.tuning import proofs
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
-from hotlap.tuning.continuing import without_decided_ones
+from hotlap.tuning.continuing import continued_races, without_decided_ones
 from hotlap.tuning.hints import HintAnswer
-from hotlap.tuning.kept_tunings import KeptTuning, kept_tuning
+from hotlap.tuning.kept_tunings import KeptTuning, kept_tuning, key_of
 from hotlap.tuning.result import ProvenPlan, TrialRow
 from tests.tuning import faked
 
@@ -103,7 +104,10 @@ def test_files_that_change_while_it_is_continued_are_noticed(script: Script) -> 
 
 @pytest.mark.parametrize(
     "other",
-    ["arguments", "a file given", "torch", "cores", "request", "environment", "nothing"],
+    [
+        *("arguments", "a file given", "torch", "cores", "request", "environment"),
+        *("another terminal", "nothing"),
+    ],
 )
 def test_another_tuning_has_a_file_of_its_own(
     script: Script, other: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +119,9 @@ def test_another_tuning_has_a_file_of_its_own(
         (script.folder / "config.yaml").write_text("model: large")
     if other == "environment":
         monkeypatch.setenv("MODEL", "large")
+    if other == "another terminal":
+        monkeypatch.setenv("GNOME_TERMINAL_SCREEN", "/org/gnome/Terminal/screen/1")
+        monkeypatch.setenv("KONSOLE_DBUS_SESSION", "/Sessions/7")
     found = opened(
         script._replace(args=("--epochs", "3")) if other == "arguments" else script,
         replace(
@@ -122,7 +129,36 @@ def test_another_tuning_has_a_file_of_its_own(
         ),
         **({"accept": "exact"} if other == "request" else {}),
     )
-    assert bool(found.finalists) is (other == "nothing")
+    assert bool(found.finalists) is (other in ("another terminal", "nothing"))
+
+
+def test_a_large_file_that_is_given_is_not_read(script: Script) -> None:
+    large = script.folder / "train.bin"
+    with open(large, "wb") as stream:
+        # Sparse: to read it would take minutes.
+        stream.truncate(2**40)
+    os.utime(large, (1, 1))
+    script = script._replace(args=("train.bin",))
+    before = key_of(script, HOST, REQUEST)
+    assert key_of(script, HOST, REQUEST) == before
+    os.utime(large, (2, 2))
+    assert key_of(script, HOST, REQUEST) != before
+
+
+def test_a_pipe_that_is_given_is_left_to_the_script(script: Script) -> None:
+    os.mkfifo(script.folder / "pipe")
+    assert key_of(script._replace(args=("pipe",)), HOST, REQUEST)
+
+
+def test_what_changed_learning_is_no_finalist_again(script: Script) -> None:
+    begun(script)
+    tuner = faked.tuner(60.0)
+    tuner.kept = opened(script)
+    tuner.kept.raced_s = 60.0
+    assert continued_races(tuner, []) is not None
+    for plan in tuner.kept.finalists:
+        tuner.kept.verdicts[plan] = Verdict("changed", "another gradient", 20)
+    assert continued_races(tuner, []) is None
 
 
 def test_again_forgets(script: Script) -> None:

@@ -64,7 +64,7 @@ class Process:
 
     def against(self, on: Combination, base: Combination) -> Decision:
         rounds = sum(base in (row[0], *row[1]) and on in (row[0], *row[1]) for row in self.raced)
-        found = self._decision(on, self.ms[base] / self.ms.get(on, 4.0))
+        found = self._decision(on, self.ms.get(base, 4.0) / self.ms.get(on, 4.0))
         return found if rounds else Decision(on, "undecided")
 
     def _decision(self, on: Combination, ratio: float) -> Decision:
@@ -442,3 +442,14 @@ def test_what_only_looks_faster_is_decided_against_the_plain_script(
     races = found()
     assert list(races.finalists) == [RESIDENT.plan()]
     assert RESIDENT in races.rest
+
+
+def test_what_is_exact_is_a_finalist_where_the_fastest_has_no_part_of_it(
+    process: type[Process],
+) -> None:
+    """Of a script whose steps cannot be repeated nothing else can be proven."""
+    process.ms = {(): 4.0, (0,): 3.0, (1,): 3.9, (2,): 2.0, (0, 2): 2.5}
+    assert list(found().finalists) == [FUSED.plan(), RESIDENT.plan()]
+    # What is exact itself needs no other.
+    process.ms = {(): 4.0, (0,): 2.0, (1,): 3.9, (2,): 3.0, (0, 2): 2.5}
+    assert list(found().finalists) == [RESIDENT.plan()]

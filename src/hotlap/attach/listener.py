@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -110,6 +110,9 @@ class Listener:
         del module
         return inputs
 
+    def other_forward_ends(self, module: Any, output: Any) -> None:
+        """The outermost forward of such a module has returned `output`."""
+
     def backward_begins(self, loss: Any) -> None:
         """The outermost backward begins."""
 
@@ -158,6 +161,8 @@ class _State:
         """With those that are gone."""
         self.step_depth = 0
         self.call_depth = 0
+        self.keywords: Mapping[str, Any] = {}
+        """The keyword arguments of a root's forward, while it is told of that it begins."""
         self.backward_depth = 0
         self.feed_depth = 0
         """Above 0 while a loader makes an iterator or a batch in the main thread."""

@@ -1,6 +1,9 @@
 """Reads a plan file, and chooses what of it applies on this host, by CPU, torch and verdict."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hotlap.attach.default_plan import (
     PlanChoice,
@@ -9,11 +12,12 @@ from hotlap.attach.default_plan import (
     choose_default,
     plan_path,
 )
+from hotlap.host import probes
 from hotlap.plan import Plan
-from hotlap.plan.file import PlanFile
+from hotlap.plan.file import MeasuredOn, PlanFile
 from hotlap.techniques import check, exact_part, named
 
-__all__ = ["PlanChoice", "Started", "choose", "plan_path"]
+__all__ = ["PlanChoice", "Started", "choose", "measured_on", "plan_path"]
 
 
 def choose(
@@ -71,6 +75,16 @@ def choose(
     return PlanChoice(file.plan, choice_line(file.plan, f"{words}, from {path}"))
 
 
+def measured_on(host: Any) -> MeasuredOn:
+    """Return what a plan file says of a `Host`."""
+    gpus = _gpu_names(gpu.name for gpu in host.gpus)
+    return MeasuredOn(host.cpu, host.torch or "", host.cores, gpus)
+
+
+def _gpu_names(names: Iterable[str]) -> str | None:
+    return ", ".join(sorted(names)) or None
+
+
 def _claims_nothing(file: PlanFile) -> bool:
     return not file.measured and file.host is None and file.verdict is None
 
@@ -85,4 +99,12 @@ def _why_not_applicable(file: PlanFile, cpu: str, torch: str) -> str:
         return f"it was measured on {file.host.cpu}, this is {cpu}"
     if file.host.torch != torch:
         return f"it was measured with torch {file.host.torch}, this is {torch}"
+    cores = probes.usable_cores()
+    if file.host.cores not in (None, cores):
+        return f"it was measured on {file.host.cores} cores, here are {cores}"
+    if file.host.gpus is not None:
+        found = probes.gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus = _gpu_names(each["name"] for each in found)
+        if gpus != file.host.gpus:
+            return f"it was measured with {file.host.gpus}, here is {gpus or 'no GPU'}"
     return ""

@@ -22,6 +22,7 @@ from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
 _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
+_NONE: dict[str, Any] = {}
 _SEVERAL = 3
 """Forwards in evaluation mode; a teacher, say, takes one of the first step."""
 _OURS = "_hotlap"
@@ -308,9 +309,11 @@ def _call_untrained(
     # What it calls is a part of it.
     State.call_depth += 1
     try:
-        return original(module, *args, **kwargs)
+        output = original(module, *args, **kwargs)
     finally:
         State.call_depth -= 1
+    listener.other_forward_ends(module, output)
+    return output
 
 
 def stop_looking_for_roots() -> None:
@@ -344,8 +347,10 @@ def _patch_class(kind: type) -> None:
         clock = listener.clock
         if clock is not None:
             clock.note((FORWARD, clock.now()))
+        State.keywords = kwargs
         for hear in listener.at_forward:
             args = hear(self, args)
+        State.keywords = _NONE
         output = None
         State.call_depth += 1
         try:

@@ -14,6 +14,13 @@ def is_first_rank() -> bool:
     return detect_ranks(os.environ).rank == 0
 
 
+def is_one_of_several() -> bool:
+    """True in a rank of a run that has others."""
+    from hotlap.distributed.ranks import detect_ranks
+
+    return detect_ranks(os.environ).world > 1
+
+
 @dataclass(frozen=True)
 class RankRequest:
     """What the command line asks for.
@@ -102,9 +109,31 @@ class RankRequest:
         return launch(
             [*start_module("hotlap", Path.cwd()), "train", *tokens],
             count,
-            logs=None if self.run_dir is None else Path(self.run_dir) / "logs",
+            logs=None if self.run_dir is None else _folder_of_logs(self.run_dir),
             timeout_s=self.timeout_s,
             restarts=self.restarts,
             notice=say,
             stdout=reserved_descriptor(),
         )
+
+
+def _folder_of_logs(run_dir: str) -> Path:
+    """Make, and return, the folder of the ranks' logs.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    from hotlap.checkpoint.files import why_unwritable
+    from hotlap.engine.state.finding import run_folder
+
+    run_folder(run_dir)
+    logs = Path(run_dir) / "logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the logs of the ranks cannot be written in '{run_dir}': "
+            f"{why_unwritable(error, logs)}. Use --run-dir with a folder that can be created and "
+            "written to."
+        ) from error
+    return logs

@@ -10,7 +10,7 @@ from hotlap.cli.command import Command
 from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.page import PageFile, check_page, signed, write_page
-from hotlap.cli.ranks import RankRequest, is_first_rank
+from hotlap.cli.ranks import RankRequest, is_first_rank, is_one_of_several
 from hotlap.cli.script import StartFolder, recipe_of, task_and_values_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -248,7 +248,13 @@ def _say_what_begins(plan_line: str, task: Any, *, is_saved: bool) -> None:
 
 @contextmanager
 def _advising(run: Any) -> Iterator[None]:
-    """Note on an error what would have fitted, if memory ran out."""
+    """Note on an error what would have fitted, if memory ran out.
+
+    Not on one rank of several: the others have lost it, and wait only a moment for what it says.
+    """
+    if is_one_of_several():
+        yield
+        return
     try:
         yield
     except (RuntimeError, HotlapError) as error:

@@ -81,7 +81,7 @@ def tune(
         End with 3 if there is nothing to gain, and with 4 if a gain could not be proven or ruled
         out.
     """
-    from hotlap.attach.plan_choice import plan_path
+    from hotlap.attach.plan_choice import measured_on, plan_path
     from hotlap.tuning.fitting import fit_plain, memory_given, on_base
     from hotlap.tuning.kept_tunings import kept_tuning
     from hotlap.tuning.result import plan_file
@@ -126,8 +126,8 @@ def tune(
     is_left = out is None and before is not None and held is not None
     is_written = (found.gained or bool(found.base)) and not is_left
     if is_written:
-        plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
-    use = _use("auto" if out is None else str(path), target, script)
+        plan_file(found, measured_on(host)).write(path)
+    use = _use(str(path) if out is not None or not found.gained else "auto", target, script)
     more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
     kept_at = None if before is None else kept.when
     document = _document(found, more, target, host, kept_at)

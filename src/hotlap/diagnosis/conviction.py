@@ -211,7 +211,7 @@ def suspect(nomination: Nomination, why: str, tried: Sequence[Tried] = ()) -> Su
     advice += [nomination.by_hand] if failed and nomination.by_hand else []
     # Several options of one technique have one line of advice.
     by_hand = "; ".join(dict.fromkeys(advice))
-    remedy = f"try {plans}. In the script: {by_hand}" if plans else nomination.by_hand
+    remedy = f"{plans}, if that gains. In the script: {by_hand}" if plans else nomination.by_hand
     return Suspect(
         nomination.rule,
         nomination.where,

@@ -131,7 +131,6 @@ def _run_once(
     stdout: int | None,
 ) -> Loss | None:
     """Start all ranks, wait for their end, and return what ended them early, if anything did."""
-    again = environ[RESTARTS] != "0"
     ranks: list[RankProcess] = []
     loss = None
     # A new place to meet each time: in the old one are addresses of processes that are gone.
@@ -147,9 +146,7 @@ def _run_once(
                 }
                 log = folder / f"rank-{number}.log"
                 ranks.append(
-                    processes.start(
-                        command, number, {**environ, **own}, log, again=again, stdout=stdout
-                    )
+                    processes.start(command, number, {**environ, **own}, log, stdout=stdout)
                 )
                 signals.pass_to(ranks[-1].process)
             loss = processes.wait(ranks)

@@ -1,7 +1,6 @@
 """`RankProcess`: starts, watches and ends processes of ranks, keeps logs, finds who failed."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import IO
 
 from hotlap.distributed import stacks
 from hotlap.distributed.ranks import LOST
+from hotlap.host.parent_death import dies_with
 
 GRACE_S = 3.0
 """Seconds that the others have to end once a rank has died, and again after SIGTERM."""
@@ -30,7 +30,6 @@ _LATE = ("did not answer within", "did not join within")
 """What a rank adds that has waited for another one in vain."""
 _WATCHDOG = "Watchdog caught collective operation timeout"
 """What NCCL says of it."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -120,13 +119,11 @@ def start(
     environ: Mapping[str, str],
     log: Path,
     *,
-    again: bool,
     stdout: int | None = None,
 ) -> RankProcess:
-    """Start a rank; what it says is added to its log, which begins empty unless it is started
-    again. Of rank 0, standard output is `stdout`, or this process's, and what it says is shown."""
-    if not again:
-        log.write_bytes(b"")
+    """Start a rank; what it says is added to its log, which may hold what an earlier run has said.
+    Of rank 0, standard output is `stdout`, or this process's, and what it says is shown."""
+    log.touch()
     offset = log.stat().st_size
     process = subprocess.Popen(
         command,
@@ -135,18 +132,13 @@ def start(
         stderr=subprocess.PIPE if number == 0 else subprocess.STDOUT,
         # Ctrl-C reaches the ranks once, by this process.
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=dies_with(os.getpid()) if sys.platform == "linux" else None,
     )
     rank = RankProcess(number, process, log, offset)
     stream = process.stderr if number == 0 else process.stdout
     rank.pump = threading.Thread(target=rank.copy, args=(stream,), daemon=True)
     rank.pump.start()
     return rank
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _is_late(line: str) -> bool:

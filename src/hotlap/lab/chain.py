@@ -15,6 +15,8 @@ OWN_CHANGES = "before which the script itself changes the weights"
 MOVED_LIMIT = 1e-4
 """Movement of a tensor between two updates, as a share of it, where the script moves others
 itself."""
+_EACH = 0.9
+"""Share of the updates from which on something moves between nearly all of them."""
 _MOVED_FACTOR = 1.5
 """By which the movement of what it moves may differ."""
 
@@ -39,6 +41,9 @@ def check_start(
     differ = [name for name in differ if name not in not_repeated]
     buffers = sum(held is None or held[1] == BUFFER for held in theirs.values())
     words = f"{len(theirs) - buffers} parameters" + f" and {buffers} buffers" * bool(buffers)
+    weights = plain.get("first_weights"), other.get("first_weights")
+    if None not in weights and weights[0] != weights[1] and not differ:
+        differ.append("the weights before the first update")
     states = plain.get("first_state"), other.get("first_state")
     if None not in states and states[0] != states[1]:
         differ.append("the optimizers' state before their first updates")
@@ -95,12 +100,12 @@ def _other_movements(
     """Return in words which weights move otherwise where the script moves some of them itself."""
     for key, theirs in plain.items():
         for number, (ours, of_plain) in enumerate(zip(other.get(key, ()), theirs, strict=False)):
-            moved, size = of_plain
+            moved, size, share = of_plain
             if not isfinite(moved):
                 continue
             least = MOVED_LIMIT * size
             # What a script clamps, for one, may reach its bound at another update.
-            apart = 10 * least if moved else least
+            apart = least if not moved else least * (0.1 if share >= _EACH else 10)
             if not moved / _MOVED_FACTOR - apart <= ours[0] <= moved * _MOVED_FACTOR + apart:
                 return (
                     f"between updates the script changes weights itself, number {number} by "

@@ -192,7 +192,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     has_its_bits = any(check.name == "bits" and check.state == "passed" for check in checks)
     saves = "saving: how objects are pickled, and files other than those of `torch.save`"
     if not covered["saved"]:
-        saves = "saving: no save was recorded within the horizon"
+        saves = "what is saved later: no save was recorded within the horizon"
     elif not has_its_bits:
         saves += ", names, numbers, and tensors that are not trained"
     found.append(saves)

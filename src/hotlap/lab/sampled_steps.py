@@ -336,6 +336,14 @@ def check_update(sampled: SampledSteps) -> Check:
     rows = [row for row in sampled.rows if row.get("update_error") is not None]
     if not rows:
         return Check("update", "not_made", sampled.problem or "no update could be repeated")
+    lost = [
+        of[0].get("optimizer", 0)
+        for of in _by_optimizer(sampled.rows)
+        if all(row.get("update_error") is None for row in of)
+    ]
+    if lost:
+        words = f"no update of optimizer {lost[0] + 1} could be repeated"
+        return Check("update", "not_made", words)
     errors = [row["update_error"] for row in rows]
     words = f"{beyond_rounding(max(errors))} at {len(errors)} sampled steps"
     wrong = []

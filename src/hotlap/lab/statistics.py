@@ -66,6 +66,16 @@ def paired_ratio(base_ms: Sequence[float], other_ms: Sequence[float]) -> Ratio:
     return Ratio(median(ratios), low, high, len(ratios))
 
 
+def median_pair(base_ms: Sequence[float], other_ms: Sequence[float]) -> tuple[float, float]:
+    """Return the pair whose ratio is the median of `paired_ratio`, or is next to it.
+
+    Medians of each side by itself have another ratio where a machine drifts.
+    """
+    pairs = list(zip(base_ms, other_ms, strict=True))
+    middle = median(base / other for base, other in pairs)
+    return min(pairs, key=lambda pair: abs(pair[0] / pair[1] - middle))
+
+
 def spread(values_ms: Sequence[float]) -> Spread:
     """Return the median of ms per step, with its interval."""
     low, high = interval(values_ms)

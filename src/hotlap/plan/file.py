@@ -57,10 +57,25 @@ class MeasuredOn:
 
     cpu: str
     torch: str
+    cores: int | None = None
+    """That a process could keep busy; None if it is not said."""
+    gpus: str | None = None
+    """Names of the GPUs, None if there were none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cpu", _one_line(self.cpu))
         object.__setattr__(self, "torch", _one_line(self.torch))
+        if self.gpus is not None:
+            object.__setattr__(self, "gpus", _one_line(self.gpus))
+        if self.cores is not None and (type(self.cores) is not int or self.cores < 1):
+            raise PlanError(
+                f"host.cores = {self.cores!r} is not allowed. Expected: an integer of 1 or more."
+            )
+
+    def to_toml(self) -> dict[str, Option]:
+        """Return what the table holds."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,7 @@ class PlanFile:
         """Return the text of the plan file. Equal plan files have equal texts."""
         blocks = ["\n".join([*_header(self), f"schema = {SCHEMA}"])]
         if self.host is not None:
-            blocks.append(_table("host", {"cpu": self.host.cpu, "torch": self.host.torch}))
+            blocks.append(_table("host", self.host.to_toml()))
         if self.verdict is not None:
             values = {
                 "tier": self.verdict.tier,
@@ -306,13 +321,16 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
         return None
     keys = tuple(item.name for item in fields(kind))
     _check_keys(values, keys, f"key in [{name}]")
-    for key in keys:
+    for item in fields(kind):
+        key = item.name
+        if key not in values and item.default is None:
+            continue
         if key not in values:
             raise PlanError(
                 f"the table [{name}] has no key '{key}'. Expected keys: {', '.join(keys)}. Remove "
                 f"[{name}], or run `hotlap tune SCRIPT` to write a new plan file."
             )
-        if key != "horizon_steps":
+        if key not in ("horizon_steps", "cores"):
             _check_text(values[key], f"{name}.{key}")
     return kind(**values)
 

@@ -115,7 +115,8 @@ def _process(diagnosis: Diagnosis, console: Console) -> None:
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.findings:
         console.print(
-            "\nCosts and speed-ups are those of the median step, sampled ones of the mean."
+            "\nCosts and speed-ups are those of the median step, sampled ones of the mean. Without "
+            "a part of it a step may get faster by more than that part takes."
         )
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.lab.statistics import figures
+from hotlap.lab.statistics import Ratio, figures
 from hotlap.report.estimating import size
 from hotlap.report.printable import printable
 from hotlap.report.tuning_words import STATES, WITHOUT_PLAN
@@ -38,26 +38,26 @@ def _headline(tuning: Tuning, console: Console) -> None:
     if not tuning.gained:
         console.print(f"{WITHOUT_PLAN[tuning.outcome]}: {printable(tuning.reason)}.")
         return
-    base, best = tuning.baseline_ms, tuning.best_ms
+    base_ms, best_ms = tuning.shown_ms
     # The ms are those of fresh processes.
     is_fresh = tuning.fresh in (None, tuning.speedup)
-    steps = f": {base.median:.2f} -> {best.median:.2f} ms per step" if is_fresh else ""
+    steps = f": {base_ms:.2f} -> {best_ms:.2f} ms per step" if is_fresh else ""
     where = "" if is_fresh else ", switched on and off in the watched process"
     console.print(
-        f"{figures(tuning.speedup)} steady{steps}{where}. The speed-up is the median of "
-        f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
+        f"{figures(tuning.speedup)} steady{steps}{where}, the median of {tuning.speedup.pairs} "
+        f"paired turns. Noise floor: {tuning.floor:.1%}."
     )
     if not is_fresh and tuning.fresh is not None:
         console.print(
-            f"Fresh processes confirm that it is faster, and differ too much among themselves to "
+            f"Fresh processes confirm it by their median, and differ too much among themselves to "
             f"say by how much: {figures(tuning.fresh)}. The watched process had taken more steps, "
             "which may become slower later in a run."
         )
     elif tuning.live is not None and tuning.fresh is not None:
         console.print(
             f"In fresh processes: {figures(tuning.fresh)}; switched on and off in the watched "
-            f"process, which had taken more steps: {figures(tuning.live)}. Steps may become "
-            "slower later in a run."
+            f"process, which had taken more steps: {figures(tuning.live)}. "
+            f"{_of_both(tuning.fresh, tuning.live)}"
         )
     whole = tuning.whole_run
     before, after = whole["baseline"].seconds, whole["best"].seconds
@@ -71,6 +71,15 @@ def _headline(tuning: Tuning, console: Console) -> None:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
     verdict = tuning.verdict
     console.print(f"Verdict: {verdict.tier} over {verdict.horizon_steps} steps, details below.")
+
+
+def _of_both(fresh: Ratio, live: Ratio) -> str:
+    if fresh.low <= live.high and live.low <= fresh.high:
+        return "Steps may become slower later in a run."
+    return (
+        "The two differ by more than their intervals: what a long run gains is not known better "
+        "than that."
+    )
 
 
 def _beside(slowed: float) -> str:
@@ -99,6 +108,8 @@ def _proven_plans(tuning: Tuning, console: Console) -> None:
         table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
     console.print()
     console.print(table)
+    if all(rung.tier != "exact" for rung in tuning.proven_plans):
+        console.print("No plan of exact techniques alone was confirmed within this budget.")
     if tuning.why_chosen:
         console.print(f"{tuning.why_chosen}.")
 

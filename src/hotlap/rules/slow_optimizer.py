@@ -57,7 +57,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         Nomination(
             where=optimizer.where,
             evidence=(
-                f"{kind}.step takes {spent:.2f} of {mean:.2f} ms a step, for "
+                f"the optimizer phase takes {spent:.2f} of {mean:.2f} ms a step: {kind} updates "
                 f"{optimizer.parameters} tensors with {optimizer.elements:,} numbers"
                 + (", with sparse gradients" if optimizer.sparse else "")
             ),

@@ -17,7 +17,15 @@ from hotlap.failures import recognize_output
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.subject import start_module
-from hotlap.search.job_order import EXIT_FULL, EXIT_STOPPED, LOG, Order, full_disk, read_outcome
+from hotlap.search.job_order import (
+    EXIT_FULL,
+    EXIT_STOPPED,
+    LOG,
+    Order,
+    full_disk,
+    outcome_path,
+    read_outcome,
+)
 from hotlap.search.state import Job, Outcome
 
 _POLL_S = 0.05
@@ -94,6 +102,8 @@ class LocalWorkers:
         order = replace(order, slot=slot, recipe=recipe, folder=os.path.abspath(order.folder))
         folder = Path(order.folder)
         folder.mkdir(parents=True, exist_ok=True)
+        # Else that of an earlier process were taken for this one's, should it die without a word.
+        outcome_path(order).unlink(missing_ok=True)
         environment = {**os.environ, **dict.fromkeys(_THREADS, str(order.threads))}
         before = out_of_memory_kills()
         with open(folder / LOG, "ab") as log:

@@ -114,7 +114,7 @@ class _Job:
         seconds = max(self._seconds.values(), default=0.0) + epoch.seconds
         self._seconds[here] = seconds
         found = {
-            "measures": {"loss": epoch.loss, **epoch.held_out},
+            "measures": epoch.held_out or {"loss": epoch.loss},
             "seconds": seconds,
             "seconds_at": [[*at, each] for at, each in self._seconds.items()],
             "memory_bytes": epoch.peak_memory_bytes,

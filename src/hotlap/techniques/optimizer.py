@@ -98,9 +98,9 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
                     "Expected: dense (torch.strided) parameters of torch.float32 or "
                     "torch.float64. Remove `optimizer` from the plan to keep this parameter."
                 )
-    if options.implementation == "fused":
-        _place_step_counters(optimizer)
     switch = target.notes["optimizer"] = _Switch(options.implementation, target.operators)
+    if options.implementation == "fused":
+        switch.place_counters(optimizer)
     switch.join(optimizer)
     target.implementation = options.implementation
     target.each_step.append(switch.place)
@@ -221,7 +221,7 @@ class _Switch:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if not self._is_placed:
-            self._place_counters(optimizer)
+            self.place_counters(optimizer)
         if not self.is_live:
             return None
         given = {**dict(enumerate(args[1:])), **kwargs}
@@ -268,10 +268,10 @@ class _Switch:
         """Let the coming steps be the implementation's, or the script's own."""
         self.is_live, self._is_placed = on, self.implementation != "fused"
 
-    def _place_counters(self, optimizer: Any) -> None:
+    def place_counters(self, optimizer: Any) -> None:
         """Move step counters to where fused kernels want them, or back: elsewhere they are slow."""
         if self.is_live:
-            self._moved = _place_step_counters(optimizer)
+            self._moved += _place_step_counters(optimizer)
         else:
             for state, device in self._moved:
                 state["step"] = state["step"].to(device)

@@ -26,6 +26,8 @@ class Custody:
         """Updates before which the optimizer's state has moved."""
         self.first_state: list[str] = []
         """Of each optimizer, in the order of their first updates: its state before that."""
+        self.first_weights: list[str] = []
+        """Of each optimizer that there is before the first update: its weights before that."""
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._begun: set[Hashable] = set()
         self._movements: dict[Hashable, _Movements] = {}
@@ -40,10 +42,28 @@ class Custody:
             weights: what it updates.
         """
         self._updates += 1
+        weights = list(weights)
         if key not in self._begun:
             self._begun.add(key)
             self.first_state.append(state_digest(optimizer))
+            self.follow(key, optimizer, weights)
         self.look(key, optimizer, weights)
+
+    def follow(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
+        """Note what an optimizer begins from, which its own first update is to find.
+
+        Called by the first update, or at the first one of another optimizer.
+
+        Args:
+            key: see `update_begins`.
+            optimizer: see `update_begins`.
+            weights: see `update_begins`.
+        """
+        if key in self._left:
+            return
+        self._left[key] = digest.of_nested(list(weights)), state_digest(optimizer)
+        if self._updates == 1:
+            self.first_weights.append(self._left[key][0])
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """Look again whether the update that has begun finds what was left, see `update_begins`."""
@@ -54,7 +74,7 @@ class Custody:
         has_moved = digest.of_nested(weights) != left
         if has_moved and self.moved[-1:] != [number]:
             self.moved.append(number)
-        if key in self._movements:
+        if key in self._movements and self._movements[key].fits(weights):
             self._movements[key].look(weights)
         elif has_moved:
             self._movements[key] = _Movements(weights)
@@ -73,15 +93,17 @@ class Custody:
             left: their digest, as `digest.of_nested` gives it.
         """
         self._left[key] = left, state_digest(optimizer)
-        if key in self._movements:
-            self._movements[key].leave(list(weights))
+        weights = list(weights)
+        if key in self._movements and self._movements[key].fits(weights):
+            self._movements[key].leave(weights)
 
     def report(self) -> dict[str, Any]:
-        """Return `first_state`, `moved` and `state_moved` by these names, and `movements`: by
-        optimizer that finds moved weights, for each weight how far it moves between two updates,
-        and how long it is, both on average."""
+        """Return what was noted by these names, and `movements`: by optimizer that finds moved
+        weights, for each weight how far it moves between two updates, and how long it is, both on
+        average, and the share of the updates between which it does."""
         return {
             "first_state": self.first_state,
+            "first_weights": self.first_weights,
             "moved": self.moved,
             "state_moved": self.state_moved,
             "movements": {str(key): each.to_json() for key, each in self._movements.items()},
@@ -98,10 +120,17 @@ class _Movements:
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         generator = torch.Generator().manual_seed(0)
         self._elements = [Elements(weight, _ELEMENTS, generator) for weight in weights]
+        self._shapes = [weight.shape for weight in weights]
         self._left: list[Vector] = []
         self._updates = 0
+        self._times = numpy.zeros(len(weights))
         self._moved = numpy.zeros(len(weights))
         self._sizes = numpy.zeros(len(weights))
+
+    def fits(self, weights: Sequence[torch.Tensor]) -> bool:
+        """False if the optimizer has got others: a group was added, or it is one of another model
+        of the same script."""
+        return [weight.shape for weight in weights] == self._shapes
 
     def _read(self, weights: Sequence[torch.Tensor]) -> list[Vector]:
         pairs = zip(self._elements, weights, strict=True)
@@ -119,13 +148,18 @@ class _Movements:
             return
         now = self._read(weights)
         steps = [a - b for a, b in zip(now, self._left, strict=True)]
-        self._moved += [float(step @ step) for step in steps]
+        moved = numpy.array([float(step @ step) for step in steps])
+        self._moved += moved
+        self._times += moved > 0
         self._left = now
 
     def to_json(self) -> list[list[float]]:
         count = max(1, self._updates)
-        pairs = zip(self._moved, self._sizes, strict=True)
-        return [[(moved / count) ** 0.5, (size / count) ** 0.5] for moved, size in pairs]
+        rows = zip(self._moved, self._sizes, self._times, strict=True)
+        return [
+            [(moved / count) ** 0.5, (size / count) ** 0.5, min(1.0, times / count)]
+            for moved, size, times in rows
+        ]
 
 
 def state_digest(optimizer: Any) -> str:

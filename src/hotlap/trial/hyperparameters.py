@@ -1,5 +1,6 @@
 """Hyperparameters of an optimizer's parameter groups as plain values."""
 
+import re
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from hotlap.trial import digest
 
 IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Entries of an optimizer's groups that say how it computes, not what."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def group_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
@@ -24,4 +27,12 @@ def _as_plain(value: Any) -> Any:
         return value.item() if value.numel() == 1 else digest.of_tensor(value)
     if isinstance(value, list | tuple):
         return [_as_plain(item) for item in value]
-    return value if isinstance(value, int | float | str | bool | type(None)) else repr(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, map(_as_plain, value)))
+    if isinstance(value, int | float | str | bool | type(None)):
+        return value
+    # The text of a function, or of an object without one of its own, contains its address.
+    name = getattr(value, "__qualname__", None)
+    if name is not None:
+        return f"{getattr(value, '__module__', '')}:{name}"
+    return _ADDRESS.sub("", repr(value))

@@ -58,11 +58,8 @@ class DrawsInOwnDtype(TorchDispatchMode):
         def narrow(value: Any) -> Any:
             if not self._is_wide(value):
                 return value
-            # Of the same strides: what is not contiguous is drawn in another order.
-            copy = torch.empty_strided(
-                value.size(), value.stride(), dtype=self.own, device=value.device
-            )
-            copies.append((value, copy.copy_(value)))
+            copy = _copy_in(self.own, value)
+            copies.append((value, copy))
             return copy
 
         result = func(*map_tensors(args, narrow), **map_tensors(kwargs, narrow))
@@ -87,6 +84,16 @@ class DrawsInOwnDtype(TorchDispatchMode):
         if isinstance(value, torch.Tensor) and value.dtype == self.own:
             return value.to(self.wide)
         return value
+
+
+def _copy_in(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides: what is not contiguous is drawn in another order."""
+    size, stride = value.size(), value.stride()
+    # What is expanded has several places for one number: only that one can be written.
+    once = [count if step else min(count, 1) for count, step in zip(size, stride, strict=True)]
+    numbers = value.as_strided(once, stride)
+    copy = torch.empty_strided(once, stride, dtype=dtype, device=value.device)
+    return copy.copy_(numbers).as_strided(size, stride)
 
 
 def _default_of(func: Any) -> torch.dtype:

@@ -20,6 +20,7 @@ from hotlap.plan.file import PlanFile
 from hotlap.techniques import registry
 from hotlap.tuning.proofs import prove_in_effect
 from hotlap.tuning.racing import TWINS
+from hotlap.tuning.ranking import has_gained
 from hotlap.tuning.time_plan import TURN_S
 
 _ROUNDS = 7
@@ -143,7 +144,7 @@ def check_plan(
     """
     compared = compare(lab, Plan(), file.plan, steps=steps, progress=progress)
     progress("racing it against the plain run")
-    speedup, floor, gains, problem = _race(lab, file.plan, budget_s, progress)
+    speedup, floor, gains, problem = _race(lab, file, budget_s, progress)
     return PlanCheck(
         script=compared.script,
         plan=file.plan,
@@ -158,8 +159,9 @@ def check_plan(
 
 
 def _race(
-    lab: Lab, plan: Plan, budget_s: float, progress: Progress
+    lab: Lab, file: PlanFile, budget_s: float, progress: Progress
 ) -> tuple[Ratio | None, float, bool, str]:
+    plan = file.plan
     facts = watch(lab, seconds=min(_WATCH_S, budget_s / 4), epochs=1).trace
     known = registry(lab.techniques)
     acts_late = any(known[name].acts_late for name in plan.techniques)
@@ -185,4 +187,8 @@ def _race(
     if arm.failed is not None or arm.name not in found.arms:
         return None, found.floor, False, arm.failed or "it took no turn"
     ratio = found.ratio(arm.name)
-    return ratio, found.floor, found.gains(arm.name, found.floor), ""
+    claimed = file.speedup if file.is_as_measured else None
+    to_confirm = {} if claimed is None else {plan: claimed.median}
+    # By what `tune` has claimed it: fresh processes may be too noisy for more.
+    gains = has_gained(found, arm.name, found.floor, to_confirm)
+    return ratio, found.floor, gains, ""

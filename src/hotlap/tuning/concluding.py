@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hotlap.errors import HotlapError
 from hotlap.lab.observing import Observation, watch
 from hotlap.lab.process_race import Race
-from hotlap.lab.statistics import Ratio, Spread, figures, spread
+from hotlap.lab.statistics import Ratio, Spread, figures, median_pair, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.lab.whole_run import (
     WholeRun,
@@ -63,7 +63,7 @@ def conclude(
         best, rungs = None, ()
     plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
     ratio, best_ms, by_means = Ratio(1.0, 1.0, 1.0, baseline.n), baseline, None
-    floor, own = tuner.floor, None
+    floor, own, pair_ms = tuner.floor, None, None
     whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
     if best is not None:
         assert final is not None
@@ -71,6 +71,7 @@ def conclude(
         ratio, floor = claim.speedup or best.speedup, claim.floor
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
+        pair_ms = median_pair(final.base_ms, final.arms[name].turns_ms)
         own = claim.own
         tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
     outcome, reason = _outcome(tuner, best, claim.doubt)
@@ -87,6 +88,7 @@ def conclude(
         speedup_by_means=by_means,
         baseline_ms=baseline,
         best_ms=best_ms,
+        pair_ms=pair_ms,
         floor=floor,
         whole_run=whole,
         planned_steps=seen.trace.facts.planned_steps,

@@ -6,7 +6,7 @@ from hotlap.lab.decisions import Decision
 from hotlap.lab.process_race import Race
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import WORTH_CALLING
-from hotlap.tuning.live_races import LiveRaces, note_alone
+from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.tuner import Tuner
 
@@ -14,15 +14,17 @@ from hotlap.tuning.tuner import Tuner
 def continued_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces | None:
     """Return what gained in one process in an earlier tuning, None if nothing did."""
     kept = tuner.kept
-    if not kept.finalists or not kept.had_as_much(tuner.budget.seconds):
+    changed = {plan for plan, verdict in kept.verdicts.items() if verdict.tier == "changed"}
+    finalists = {plan: each for plan, each in kept.finalists.items() if plan not in changed}
+    if not finalists or not kept.had_as_much(tuner.budget.seconds):
         return None
-    if tuner.is_late_live and any(map(tuner.acts_late, kept.finalists)):
+    if tuner.is_late_live and any(map(tuner.acts_late, finalists)):
         # Of these steps are needed, which only a process that lives can give.
         return None
     alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
-    note_alone(tuner, alone)
+    tuner.note_alone(alone)
     rest = [candidate for candidate in candidates if candidate.plan() in kept.rest]
-    return LiveRaces(kept.finalists, rest, alone, kept.live_floor)
+    return LiveRaces(finalists, rest, alone, kept.live_floor)
 
 
 def without_decided_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -41,11 +43,14 @@ def _is_useless(tuner: Tuner, candidate: Candidate) -> bool:
     return decision is not None and decision.state in ("not_faster", "failed")
 
 
-def keep_races(tuner: Tuner, live: LiveRaces) -> None:
-    """Keep what races in one process said."""
+def keep_races(tuner: Tuner, live: LiveRaces | None) -> LiveRaces | None:
+    """Keep, and return, what races in one process said, if there were any."""
+    if live is None:
+        return None
     alone = {candidate.plan(): decision for candidate, decision in live.alone.items()}
     rest = [candidate.plan() for candidate in live.rest]
     tuner.kept.keep_live(alone, live.finalists, rest, live.floor, tuner.budget.seconds)
+    return live
 
 
 def keep_first_race(tuner: Tuner, candidates: Sequence[Candidate], race: Race) -> None:

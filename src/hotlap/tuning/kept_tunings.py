@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,26 +28,44 @@ from hotlap.tuning.stored import data_of, plan_of, tuning_of, verdict_of
 log = logging.getLogger("hotlap")
 _SCHEMA = 2
 _MOST_KEPT = 100
+_MOST_READ = 64 * 2**20
+"""Bytes of an argument's file that is read; a larger one is told by its size and its time."""
 _OF_THE_TERMINAL = (
     "_",
+    "ALACRITTY_",
     "COLUMNS",
     "COLORTERM",
     "DBUS_",
     "DISPLAY",
+    "GNOME_",
+    "GPG_",
+    "INVOCATION_ID",
+    "ITERM_",
+    "JOURNAL_STREAM",
+    "KITTY_",
+    "KONSOLE_",
     "LINES",
     "LS_COLORS",
     "OLDPWD",
     "PWD",
     "PYTEST_",
+    "SESSION_MANAGER",
     "SHLVL",
+    "SLURM_JOB",
+    "SLURM_STEP",
+    "SLURM_TASK_PID",
     "SSH_",
+    "STARSHIP_",
     "STY",
     "TERM",
     "TMUX",
     # Set by torch itself, once it has loaded its compiler.
     "TORCHINDUCTOR_CACHE_DIR",
     "VSCODE_",
+    "VTE_",
+    "WEZTERM_",
     "WINDOWID",
+    "WT_",
     "XDG_",
 )
 """What variables start with that say nothing of a training."""
@@ -233,7 +252,7 @@ def key_of(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
     surroundings = {k: v for k, v in variables if not k.startswith(_OF_THE_TERMINAL)}
     named = {
         "subject": [subject.command(), str(subject.folder), repr(subject)],
-        "given": [digest_of(str(subject.folder / each)) for each in subject.command()[1:]],
+        "given": [_given(subject.folder / each) for each in subject.command()[1:]],
         "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
         "hotlap": _own_files(),
         "request": dict(request),
@@ -255,6 +274,21 @@ def _own_files() -> str:
 def digest_of(path: str) -> str | None:
     """Return the SHA-256 of a file, None if it cannot be read."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError:
         return None
+
+
+def _given(path: Path) -> str | None:
+    """Return what changes with a file that an argument names, None if it names none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    # A pipe can be read once only, and the script is to read it.
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    if found.st_size > _MOST_READ:
+        return f"{found.st_size} {found.st_mtime_ns}"
+    return digest_of(str(path))

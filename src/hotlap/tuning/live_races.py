@@ -172,17 +172,18 @@ class _Races:
 
     def run(self, candidates: Sequence[Candidate]) -> LiveRaces:
         alone = self._race_longer(self._race_alone() | self._known)
-        note_alone(self._tuner, alone)
+        self._tuner.note_alone(alone)
         # First what only a fresh process can tell: there, what varies is told no better.
         rest = [c for c in candidates if c not in alone]
         rest += [c for c, decision in alone.items() if is_open(decision)]
         chosen = self._combine(alone)
         self._note_on_top(chosen)
         faster = [d for d in alone.values() if d.state == "faster"]
+        exact = self._exact_part(chosen, faster)
         if any(decision.on == chosen for decision in faster):
-            finalists = self._plans([d for d in faster if d.on == chosen])
+            finalists = self._plans([d for on in (chosen, exact) for d in faster if d.on == on])
         else:
-            finalists = self._against_plain(chosen) if chosen else {}
+            finalists = self._against_plain(chosen, exact) if chosen else {}
         finalists = finalists or self._fastest(faster)
         self._tuner.floor = self._floor
         late_steps: dict[Plan, LateSteps] = {}
@@ -359,10 +360,19 @@ class _Races:
         one, another = self._live[number], self._live[other]
         return one.technique == another.technique or excludes([one], another)
 
-    def _against_plain(self, chosen: Combination) -> dict[Plan, Ratio]:
-        """Return the chosen combination, and what is exact of it, with what they gain."""
-        exact = tuple(n for n in chosen if self._live[n].numerics is Numerics.EXACT)
-        arms = [chosen, *([exact] if exact and exact != chosen else [])]
+    def _exact_part(self, chosen: Combination, faster: Sequence[Decision]) -> Combination:
+        """Return what is exact of the fastest combination, or else is faster alone; () if all is.
+
+        Of a script whose steps cannot be repeated it is all that can be proven.
+        """
+        is_exact = [each.numerics is Numerics.EXACT for each in self._live]
+        exact = tuple(number for number in chosen if is_exact[number])
+        exact = exact or find_best([each for each in faster if is_exact[each.on[0]]])
+        return () if exact == chosen else exact
+
+    def _against_plain(self, chosen: Combination, exact: Combination) -> dict[Plan, Ratio]:
+        """Return both combinations, if they are faster, with what they gain."""
+        arms = [chosen, *([exact] if exact else [])]
         known = [self._duel.against(on, PLAIN) for on in arms]
         most_s = min(_MOST_SHARE / _SHARE * self._seconds, self._spare_s)
         while not is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
@@ -385,13 +395,3 @@ class _Races:
             TrialRow(plan, 0, ratio, None, by_means=means[plan]) for plan, ratio in found.items()
         ]
         return found
-
-
-def note_alone(tuner: Tuner, alone: Mapping[Candidate, Decision]) -> None:
-    """Note what techniques gave alone in one process."""
-    for candidate, decision in alone.items():
-        tuner.notes.note_live(candidate, decision)
-        if decision.ratio is not None:
-            tuner.trials.append(
-                TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why, decision.by_means)
-            )

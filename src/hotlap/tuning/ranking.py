@@ -29,7 +29,7 @@ def fastest_first(
         to_confirm: what plans gained in one live process, and fresh ones can show.
     """
     names = [name for name in final.arms if name not in final.twins]
-    gained = [n for n in names if _has_gained(final, n, floor, to_confirm or {})]
+    gained = [n for n in names if has_gained(final, n, floor, to_confirm or {})]
     names = [name for name in gained if final.took_effect(name)]
     if before is not None:
         names = [n for n in names if n not in before.arms or before.gains(n, floor)]
@@ -49,7 +49,8 @@ def fastest_first(
     return ordered
 
 
-def _has_gained(final: Race, name: str, floor: float, to_confirm: Mapping[Plan, float]) -> bool:
+def has_gained(final: Race, name: str, floor: float, to_confirm: Mapping[Plan, float]) -> bool:
+    """True if a plan gained in a race, or confirmed what it had gained elsewhere."""
     return final.gains(name, floor) or is_confirmed(final, name, floor, to_confirm)
 
 

@@ -135,12 +135,20 @@ class Tuning:
     watched."""
     best_phases_are_steady: bool = False
     """False if only the first epoch was watched, which may read what later ones have in memory."""
+    pair_ms: tuple[float, float] | None = None
+    """Ms of a step, plain and under the plan, in the paired turns whose ratio is the median; None
+    if nothing was gained."""
     live_decides: bool = True
     """True if plans were told apart by turns in one process, False if by fresh ones."""
 
     @property
     def gained(self) -> bool:
         return self.outcome == "gain"
+
+    @property
+    def shown_ms(self) -> tuple[float, float]:
+        """Ms of a step, plain and under the plan, whose ratio is that of fresh processes."""
+        return self.pair_ms or (self.baseline_ms.median, self.best_ms.median)
 
     @property
     def unproven(self) -> bool:
@@ -188,7 +196,7 @@ class Tuning:
     def _of_a_mean_step(self, plain: WholeRun, best: WholeRun) -> str:
         """Return what a step of the whole run takes, where it is not what it takes in a race."""
         before, after = (1e3 * run.steps_s / max(1, run.steps) for run in (plain, best))
-        raced = self.baseline_ms.median, self.best_ms.median
+        raced = self.shown_ms
         if min(before, after) <= 0:
             return ""
         if all(
@@ -197,7 +205,7 @@ class Tuning:
             return ""
         words = f". On average a step of it takes {before:.2f} -> {after:.2f} ms"
         if before <= raced[0]:
-            return words
+            return f"{words}: the machine was slower in the race than when the run was watched"
         if plain.slowed > 1:
             return f"{words}, beside other processes"
         words += ", the first epoch and slow steps included"
@@ -226,6 +234,7 @@ class Tuning:
             "plan_hash": self.plan.hash,
             "baseline_ms": asdict(self.baseline_ms),
             "best_ms": asdict(self.best_ms),
+            "pair_ms": list(self.pair_ms) if self.pair_ms else None,
             **self._phases(),
             "speedup": asdict(self.speedup),
             "speedup_by_means": self.speedup_by_means,
@@ -277,19 +286,22 @@ class Tuning:
         }
 
 
-def plan_file(tuning: Tuning, *, cpu: str, torch: str) -> PlanFile:
-    """Return the tuned plan with what it was measured on and what was proven of it."""
+def plan_file(tuning: Tuning, host: MeasuredOn) -> PlanFile:
+    """Return the tuned plan with what it was measured on and what was proven of it.
+
+    One that gains nothing, and only makes a recipe fit, was compared with nothing: it is written as
+    people write one by hand.
+    """
+    if not tuning.gained:
+        return PlanFile(plan=tuning.plan, measured="")
     ratio = tuning.speedup
     verdict = tuning.verdict
     states = {row["name"]: row["why"] for row in tuning.techniques}
     notes = {name: states.get(name, "") for name in tuning.plan.techniques}
     return PlanFile(
         plan=tuning.plan,
-        host=MeasuredOn(cpu=cpu, torch=torch),
-        # What only makes a recipe fit was compared with nothing.
-        verdict=PlanVerdict(verdict.tier, verdict.evidence, verdict.horizon_steps)
-        if tuning.gained
-        else None,
-        speedup=Speedup(ratio.median, ratio.low, ratio.high) if tuning.gained else None,
+        host=host,
+        verdict=PlanVerdict(verdict.tier, verdict.evidence, verdict.horizon_steps),
+        speedup=Speedup(ratio.median, ratio.low, ratio.high),
         notes=notes,
     )

@@ -185,12 +185,12 @@ def _tune(tuner: Tuner) -> Tuning:
     hinted = sum(candidate in candidates for candidate in first)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     try:
-        live = continued_races(tuner, candidates) or race_live(tuner, seen, candidates)
+        live = continued_races(tuner, candidates)
+        live = live or keep_races(tuner, race_live(tuner, seen, candidates))
     finally:
         if seen.trial is not None:
             seen.trial.kill()
     if live is not None:
-        keep_races(tuner, live)
         tuner.late_steps, tuner.early_gains = live.late_steps, live.early_gains
         tuner.slowdown, tuner.slowed = slowdown(tuner, live), live.slowed
         live = replace(live, rest=without_late_ones(tuner, seen, live.rest))

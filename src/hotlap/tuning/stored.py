@@ -43,6 +43,7 @@ def tuning_of(data: Data) -> Tuning:
             "fresh": _ratio(data["fresh"]),
             "baseline_ms": Spread(**data["baseline_ms"]),
             "best_ms": Spread(**data["best_ms"]),
+            "pair_ms": tuple(data["pair_ms"]) if data["pair_ms"] else None,
             "whole_run": {name: WholeRun(**run) for name, run in data["whole_run"].items()},
             "proven_plans": tuple(map(_read_proven, data["proven_plans"])),
             "trials": tuple(map(_trial, data["trials"])),

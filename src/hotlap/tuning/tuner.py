@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotlap.lab.decisions import Decision
 from hotlap.lab.late_steps import LateSteps
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio, is_gain
@@ -14,6 +15,7 @@ from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.hints import Hint
 from hotlap.tuning.kept_tunings import KeptTuning
 from hotlap.tuning.result import TrialRow
@@ -97,6 +99,15 @@ class Tuner:
     def live_gains(self) -> dict[Plan, Ratio]:
         """Return what gained in one live process by more than the plain script was from itself."""
         return {plan: each for plan, each in self.live.items() if is_gain(each, self.live_floor)}
+
+    def note_alone(self, alone: Mapping[Candidate, Decision]) -> None:
+        """Note what techniques gave alone in one process."""
+        for candidate, decision in alone.items():
+            self.notes.note_live(candidate, decision)
+            ratio = decision.ratio
+            if ratio is not None:
+                why, by_means = decision.why, decision.by_means
+                self.trials.append(TrialRow(candidate.plan(), 0, ratio, None, why, by_means))
 
     def gains_to_confirm(self) -> dict[Plan, float]:
         """Return what fresh processes should show of what gained in one live process."""

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from hotlap.errors import TrialError
 from hotlap.host.facts import Host
 from hotlap.lab.subject import RecipeRun
 from hotlap.plan import Plan
@@ -13,6 +14,7 @@ from hotlap.tuning.micro_batches import call
 from hotlap.tuning.micro_batches.kept import KeptMicroBatch, kept_micro_batch
 from hotlap.tuning.micro_batches.result import MicroBatch, size_given, with_micro_batch
 from hotlap.tuning.micro_batches.search import Fit
+from hotlap.tuning.micro_batches.trials import measure
 
 HOST = Host(cpu="x", cores=2, torch="2.13")
 FOUND = MicroBatch(
@@ -106,6 +108,55 @@ def test_with_less_memory_than_it_needs_it_is_measured_again(
     monkeypatch.setattr(call, "available_bytes", lambda: 399)
     with pytest.raises(AssertionError, match="measured"):
         call.find(recipe, Plan(), read(recipe), memory=None)
+
+
+@pytest.mark.parametrize("memory", [None, 300])
+def test_trials_may_hold_what_the_host_has_whatever_they_are_to_fit_into(
+    recipe: RecipeRun, memory: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lab(*_: Any, memory_bytes: int, **__: Any) -> Any:
+        raise AssertionError(f"{memory_bytes} bytes")
+
+    monkeypatch.setattr(call, "Lab", lab)
+    monkeypatch.setattr(call, "available_bytes", lambda: 1000)
+    # `memory` may be a GPU's, and is enforced where it is.
+    with pytest.raises(AssertionError, match="950 bytes"):
+        call.find(recipe, Plan(), read(recipe), memory=memory)
+
+
+class Trials:
+    """Trials of a recipe of 8 samples a step, of which each size fits."""
+
+    facts: ClassVar[dict[str, Any]] = {
+        "batch": 8,
+        "limit_bytes": 1000,
+        "held_bytes": 0,
+        "why_not_split": None,
+        "device": "cpu",
+        "own": 8,
+    }
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def fit_whole(self) -> Fit | None:
+        return None
+
+    def fit(self, size: int) -> Fit:
+        return Fit(size, 100 * size)
+
+    def pace(self, largest: int, seconds: float) -> Any:
+        raise TrialError("it ended", reason=self.reason)
+
+
+def test_sizes_that_cannot_be_timed_together_are_still_found() -> None:
+    said: list[str] = []
+    trials: Any = Trials("memory")
+    found = measure(trials, seconds=1.0, progress=said.append)
+    assert (found.largest, found.fastest, found.speedup) == (8, 8, None)
+    assert "could not be timed" in said[-1]
+    with pytest.raises(TrialError):
+        measure(Trials("crashed"), seconds=1.0, progress=said.append)  # type: ignore[arg-type]
 
 
 def test_the_plan_of_a_size() -> None:

@@ -8,6 +8,7 @@ import numpy
 import torch
 from torch.utils.data import IterableDataset
 
+from hotlap import nested
 from hotlap.attach.learning.drawing_code import (
     GENERATORS,
     drawn_global,
@@ -53,10 +54,10 @@ class Workers:
     def add(self, batch: Any) -> None:
         """Note a batch, in the order in which they come."""
         if self._compares and len(self._digests) < _BATCHES * self._workers:
-            tensor = next(_tensors(batch), None)
-            if tensor is not None:
-                flat = tensor.detach().cpu().contiguous().flatten()
-                self._digests.append(hash(flat.view(torch.uint8).numpy().tobytes()))
+            # One of several, as masks are, may be equal in different batches.
+            found = tuple((each.shape, _bytes_of(each)) for each in nested.tensors(batch))
+            if found:
+                self._digests.append(hash(found))
 
     def facts(self) -> WorkerFacts:
         """Return what was seen."""
@@ -72,15 +73,9 @@ class Workers:
         )
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for each in batch.values():
-            yield from _tensors(each)
-    elif isinstance(batch, list | tuple):
-        for each in batch:
-            yield from _tensors(each)
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _find_generators(

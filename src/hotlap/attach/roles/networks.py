@@ -1,6 +1,7 @@
 """`Networks`: the modules that a script trains, and those that it only calls beside them."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -114,3 +115,27 @@ def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
         for g, group in enumerate(optimizer.param_groups)
         for i, parameter in enumerate(group["params"])
     ]
+
+
+def names_of(roots: list[Any]) -> list[dict[str, str]]:
+    """Return, for each optimizer, the names of its parameters by their places in it."""
+    names: dict[int, tuple[str, str]] = {}
+    for place, root in enumerate(roots, 1):
+        for name, parameter in root.named_parameters():
+            names.setdefault(id(parameter), (name, f"{place}.{name}"))
+    found = []
+    for number, optimizer in enumerate(optimizers := known_optimizers(), 1):
+        of = {
+            key: names.get(id(parameter), (f"parameter {key}",) * 2)
+            for key, parameter in parameters_of(optimizer)
+        }
+        # Two models of one optimizer may call their parameters alike.
+        times = Counter(short for short, _ in of.values())
+        head = f"optimizer {number}: " if len(optimizers) > 1 else ""
+        found.append(
+            {
+                key: head + (short if times[short] == 1 else whole)
+                for key, (short, whole) in of.items()
+            }
+        )
+    return found

@@ -18,7 +18,7 @@ from hotlap import nested
 from hotlap.attach.listener import mute_listener
 from hotlap.attach.roles.carried import CapturedState
 from hotlap.attach.roles.evaluations import repeat
-from hotlap.attach.roles.networks import Networks, parameters_of
+from hotlap.attach.roles.networks import Networks, names_of, parameters_of
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import place_of
 from hotlap.attach.roles.session import Session
@@ -32,6 +32,8 @@ Gradients = dict[str, torch.Tensor | None]
 Step = tuple[list[Gradients], dict[str, torch.Tensor]]
 """Of a repeated step: the gradients of each update, and the buffers that it leaves."""
 
+_NUMBERS = (bool, int, float, str, type(None), list, tuple, torch.Tensor)
+"""Kinds of hyperparameters that are recorded as what they are."""
 _IMAGES = 4
 """Dimensions of a tensor that has such a layout."""
 _SAME_INPUTS = 1e-4
@@ -86,7 +88,7 @@ class Findings:
             repeated: the step.
             steps: its repetitions in each of the `ways`.
         """
-        names = _names_of(self._watch.roots)
+        names = names_of(self._watch.roots)
         gradients = {way: steps[way][0] for way in self.ways}
         for number, place in enumerate(repeated.places):
             of_update = {
@@ -147,23 +149,6 @@ class Findings:
             "problem": self._problem,
             "raised": "" if raised is None else f"{type(raised).__name__}: {raised}",
         }
-
-
-def _names_of(roots: list[Any]) -> list[dict[str, str]]:
-    """Return, for each optimizer, the names of its parameters by their places in it."""
-    names: dict[int, str] = {}
-    for root in roots:
-        for name, parameter in root.named_parameters():
-            names.setdefault(id(parameter), name)
-    optimizers = known_optimizers()
-    return [
-        {
-            key: f"optimizer {number}: {name}" if len(optimizers) > 1 else name
-            for key, parameter in parameters_of(optimizer)
-            for name in [names.get(id(parameter), f"parameter {key}")]
-        }
-        for number, optimizer in enumerate(optimizers, 1)
-    ]
 
 
 def _rename(tensors: Gradients, names: dict[str, str]) -> Gradients:
@@ -369,6 +354,8 @@ class Repetition:
                 parameters.append(clone)
             keep = {k: v for k, v in numbers.items() if k in group and k != "initial_lr"}
             keep = {k: tuple(v) if isinstance(v, list) else v for k, v in keep.items()}
+            # What is no number was recorded as a text: a function, say, that picks parameters.
+            keep = {k: v if isinstance(group[k], _NUMBERS) else group[k] for k, v in keep.items()}
             groups.append({"params": parameters, **keep})
         try:
             twin = type(optimizer)(groups, lr=self.numbers[number][0]["lr"])

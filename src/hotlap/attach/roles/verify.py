@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
+from hotlap import nested
 from hotlap.attach.listener import State, hide_own_optimizer
 from hotlap.attach.roles.carried import Carried, memory_of
 from hotlap.attach.roles.evaluations import COPY, Evaluations
@@ -106,10 +108,15 @@ class Verify(Part):
                 )
         return batch
 
+    def other_forward_ends(self, module: Any, output: Any) -> None:
+        del module
+        self._inputs.forward_ends(output)
+
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
         self._untrained.forward_begins(self._networks.untrained())
-        self._inputs.forward_begins(inputs, len(self.weights))
+        given = (*inputs, *nested.tensors(State.keywords)) if State.keywords else inputs
+        self._inputs.forward_begins(given, len(self.weights))
         carried = self._carried.forward_begins(inputs)
         if self._carried.was_changed:
             self._carried_moved.append(len(self.weights))
@@ -159,6 +166,17 @@ class Verify(Part):
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)
         self._custody.update_begins(stepper.number, optimizer, _weights_of(optimizer))
+        if not self.weights:
+            self._follow_the_others(optimizer)
+
+    def _follow_the_others(self, first: Any) -> None:
+        """Note what each other optimizer begins from: a step of the first one may change it."""
+        for optimizer in known_optimizers():
+            stepper = self._watch.steppers.find(optimizer)
+            if optimizer is first or stepper is None:
+                continue
+            if not any(map(is_lazy, _parameters_of(optimizer))):
+                self._custody.follow(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         self._gradients.update_ends()
@@ -261,7 +279,7 @@ class _Inputs:
 
     def forward_begins(self, inputs: tuple[Any, ...], updates: int) -> None:
         """Digest the inputs of a model that is trained."""
-        if self._is_first:
+        if self._is_first and inputs:
             self.digests.append(digest.of_readable(inputs, self._is_computed))
             self.updates.append(updates)
         self._is_first = False

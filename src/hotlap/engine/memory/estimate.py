@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.engine.memory.kept_samples import kept_samples
 from hotlap.engine.memory.ledger import Peak
 from hotlap.engine.memory.rank_bytes import Held, predict_for
 from hotlap.engine.memory.rehearsal import (
@@ -17,7 +18,6 @@ from hotlap.engine.memory.rehearsal import (
     rehearse,
 )
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.memory.place import DevicePlace
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -160,15 +160,15 @@ def estimate(
     on = like if _is_here(like) else "cpu"
     room = memory_bytes or _device_memory(like)
     batches = largest_batches(task)
-    data = _data_bytes(task, plan, known, max(batch.sample.kept_bytes for batch in batches))
+    of_one = max(batch.sample.kept_bytes for batch in batches)
+    kept = kept_samples(task, plan, known, of_one, device=like, memory_bytes=room)
     tried = [
         rehearse(each.task, plan, each.sample, device=on, like=like, techniques=techniques)
         for each in batches
     ]
     own = max(tried, key=lambda done: done.peak.bytes)
     largest = batches[tried.index(own)]
-    on_device = like != "cpu" and _is_kept_on_device(plan, known, data, room)
-    room_left = room - (data if like == "cpu" or on_device else 0)
+    room_left = room - (kept.bytes if like == "cpu" or kept.is_on_device else 0)
     work = _Work(largest.task, largest.sample, on, like, room_left, find_largest, techniques, known)
     chosen = Row(
         "as planned", "as planned", plan, own.peak, "", work.find_most_samples(plan, own.peak)
@@ -185,8 +185,8 @@ def estimate(
         device=like,
         memory_bytes=room,
         batch=largest.task.logical_batch,
-        data_bytes=data,
-        data_on_device=on_device,
+        data_bytes=kept.bytes,
+        data_on_device=kept.is_on_device,
         chosen=chosen,
         techniques=own.proofs,
         rows=tuple(rows),
@@ -328,24 +328,6 @@ def _device_memory(device: str) -> int:
             )
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes()
-
-
-def _data_bytes(task: Task, plan: Plan, known: Mapping[str, Technique], of_one: int) -> int:
-    if task.is_stream or not any(known[name].memory.keeps_dataset for name in plan.techniques):
-        return 0
-    return len(task.data) * of_one
-
-
-def _is_kept_on_device(
-    plan: Plan, known: Mapping[str, Technique], data: int, memory_bytes: int
-) -> bool:
-    """Return whether the samples that a plan keeps will lie in the memory of such a device."""
-    places = [
-        options.get("where")
-        for name, options in plan.techniques.items()
-        if known[name].memory.keeps_dataset
-    ]
-    return bool(data) and "host" not in places and data <= DevicePlace.share_of(memory_bytes)
 
 
 def _notes(like: str, on: str, largest: LargestBatch, left_out: list[Technique]) -> tuple[str, ...]:

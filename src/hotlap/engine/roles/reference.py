@@ -1,5 +1,6 @@
 """Roles `reference` (repeats captured steps in float64, no plan) and `seeds` (losses by seed)."""
 
+import copy
 import json
 import math
 from collections.abc import Iterator
@@ -229,7 +230,8 @@ class _Cast:
 
 
 def _in_format(task: Task, dtype: torch.dtype) -> Task:
-    return replace(task, model=lambda: task.model().to(dtype))
+    # A recipe may hand out one module, which then must not be both models.
+    return replace(task, model=lambda: copy.deepcopy(task.model()).to(dtype))
 
 
 def seeds(trial: Trial) -> None:

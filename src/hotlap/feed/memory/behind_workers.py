@@ -25,6 +25,7 @@ from hotlap.feed.purity.in_workers import (
     draws_between_batches,
     why_not_in_workers,
 )
+from hotlap.feed.purity.reach import Reach
 
 log = logging.getLogger("hotlap")
 
@@ -348,11 +349,15 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
     problem = _differs(loader)
     if problem is not None:
         return problem
-    if asks_for_its_worker(loader.dataset):
+    looked = Reach(loader.dataset)
+    if asks_for_its_worker(looked):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the worker that "
             "reads them. Set num_workers=0 in the DataLoader, or remove the call from the dataset."
         )
+    if looked.problem is not None:
+        # What prints would do so for each sample that is read below.
+        return looked.problem
     problem = None if may_draw else why_not_in_workers(loader)
     problem = problem or changes_when_read(loader.dataset)
     return problem or draws_between_batches(loader)

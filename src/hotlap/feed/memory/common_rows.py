@@ -133,7 +133,7 @@ class CommonRows:
             memory.madvise(mmap.MADV_HUGEPAGE)
         header, self._have, *self.rows = places.tensors(memory)
         self._header = header
-        self.mine = torch.zeros(len(self._have), dtype=torch.bool)
+        self.mine = torch.zeros(len(self._have), dtype=torch.bool, device="cpu")
         """True for each sample that this process has written."""
         with self.locked():
             self._header[_JOINED] += 1
@@ -192,7 +192,7 @@ class _Places:
         return [
             torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
             if math.prod(shape)
-            else torch.empty(shape, dtype=dtype)
+            else torch.empty(shape, dtype=dtype, device="cpu")
             for (shape, dtype), offset in zip(self._layout, self._offsets, strict=True)
         ]
 

@@ -188,7 +188,7 @@ class ItemParts:
                 f"{reason}. This was detected after {self.served} samples had been served from "
                 f"memory: {DIFFERS} from a plain run. Use this dataset without `resident`"
             )
-        self.refused = reason
+        self.refused, self._reach = reason, None  # What it watches it keeps alive.
         self._forget()
 
     def _look(self, dataset: Any) -> None:
@@ -203,7 +203,7 @@ class ItemParts:
             return
         if self._code is None:
             try:
-                self._code = ItemCode(kind.__getitem__)
+                self._code = ItemCode(kind.__getitem__, dataset)
             except CannotDivide as error:
                 self._refuse(str(error))
                 return

@@ -308,7 +308,7 @@ class ResidentRows:
                 f"{reason}. This was detected after {self.served} batches had been served from "
                 f"memory: {DIFFERS} from a plain run. Use this dataset without `resident`"
             )
-        self.refused = reason
+        self.refused, self._reach = reason, Reach(None)  # What it watches it keeps alive.
         self._forget()
 
     def drop(self) -> None:

@@ -66,7 +66,7 @@ class RowStore:
         self._may_join = self._may_join and self.is_new
         self.common = None
         self.rows: list[torch.Tensor] | None = None
-        self.have = torch.zeros(self.length, dtype=torch.bool)
+        self.have = torch.zeros(self.length, dtype=torch.bool, device="cpu")
         """True for each sample that is held, shape (length,)."""
         self.missing = self.length
         """Samples that are not."""
@@ -158,7 +158,7 @@ class RowStore:
     def of_others(self) -> torch.Tensor:
         """Positions of samples that other ranks have read, int64, shape (n,)."""
         if self.common is None:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         return (self.have & ~self.common.mine).nonzero().flatten()
 
     def _no_room(self, size: int) -> str | None:

@@ -43,7 +43,7 @@ class SampleStore:
         self.samples: list[Any] | None = None
         self.bytes = 0
         """Bytes held in memory."""
-        self.have = torch.zeros(self.length, dtype=torch.bool)
+        self.have = torch.zeros(self.length, dtype=torch.bool, device="cpu")
         """True for each sample that is held, shape (length,)."""
         self.missing = self.length
         """Samples that are not."""
@@ -61,7 +61,7 @@ class SampleStore:
     @property
     def of_others(self) -> torch.Tensor:
         """See `RowStore`."""
-        return torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, dtype=torch.int64, device="cpu")
 
     def keep(self, batch: Any, index: torch.Tensor) -> str | None:
         """Keep the samples of a batch; return why they cannot be kept, None if they are.

@@ -59,7 +59,7 @@ class Sender:
         self.dataset = dataset
         self._read, self._collate, self._max_bytes = read_samples, collate, max_bytes
         # Shared with the workers, which may have started long before something is to be sent.
-        self._statements = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._statements = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()
         self._parts: _SentParts | None = None
         self._before: States | None = None
         self._is_new = True

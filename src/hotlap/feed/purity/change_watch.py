@@ -15,6 +15,14 @@ _MOST_WATCHED, _MOST_WATCHED_BYTES = 32, 4096
 """Small containers that are compared before every batch, and how large one may be."""
 
 
+def _equal(container: Any, copy: Any) -> bool:
+    try:
+        return bool(container == copy)
+    except Exception:
+        # An array has taken the place of a number: it has no truth value.
+        return False
+
+
 class ChangeWatch:
     """Names, tensors and small containers, each as it was when it was added."""
 
@@ -55,7 +63,7 @@ class ChangeWatch:
 
     def _find_rewritten(self) -> str | None:
         for path, container, copy in self._contents:
-            if container != copy:
+            if not _equal(container, copy):
                 return path
         for path, container, members in self._members:
             now = members_of(container)

@@ -15,8 +15,7 @@ from torch.utils.data._utils import worker as _worker
 from hotlap import rng
 from hotlap.feed.purity.change_watch import ChangeWatch
 from hotlap.feed.purity.in_child import can_fork, in_child
-from hotlap.feed.purity.own_code import methods_reached, names_in
-from hotlap.feed.purity.reach import Reach
+from hotlap.feed.purity.reach import Reach, try_to_look
 from hotlap.feed.purity.same_samples import samples_equal
 from hotlap.nested import leaves, tensors
 
@@ -34,7 +33,7 @@ _LOOKED_AT = 4
 def why_not_in_workers(loader: Any) -> str | None:
     """Return why samples would be others in another number of workers, None if nothing shows."""
     dataset, threads = loader.dataset, torch.get_num_threads()
-    if asks_for_its_worker(dataset):
+    if asks_for_its_worker(try_to_look(dataset)):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the number of "
             f"workers (num_workers={loader.num_workers} in the DataLoader). Remove `workers` from "
@@ -153,10 +152,13 @@ def _made_in_threads(make: Callable[[], Any], count: int) -> Any:
         return pool.submit(made).result()
 
 
-def asks_for_its_worker(dataset: Any) -> bool:
-    """True if the data set's own code looks at the worker process that it is read in."""
-    methods = methods_reached(type(dataset)).values()
-    return any("get_worker_info" in names_in(method.__code__) for method in methods)
+def asks_for_its_worker(looked: Reach | None) -> bool:
+    """True if the user's code that reads samples looks at the worker process that it runs in.
+
+    Args:
+        looked: what the data set reaches, None if that is not known.
+    """
+    return looked is not None and "get_worker_info" in looked.names
 
 
 def changes_when_read(dataset: Any) -> str | None:

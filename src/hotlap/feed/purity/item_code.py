@@ -10,7 +10,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from types import CodeType, FunctionType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 _TEMPORARY = "_hotlap_{}"
@@ -41,12 +48,13 @@ class ItemCode:
 
     Args:
         function: as the class defines it.
+        dataset: the one whose samples are made.
 
     Raises:
         CannotDivide: its source is not at hand, or its code does what a part of it could not do.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, dataset: Any) -> None:
         if not isinstance(function, FunctionType):
             raise CannotDivide("`__getitem__` is no plain function")
         self._function = function
@@ -60,7 +68,8 @@ class ItemCode:
         used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
         if used & _HIDDEN:
             raise CannotDivide(f"`__getitem__` uses `{min(used & _HIDDEN)}`")
-        self._statements = _flat(definition.body)
+        lookups = _Lookups(function, self._itself, dataset)
+        self._statements = _flat(definition.body, lookups.is_plain)
         self.most = self._count_before_end()
         """The largest number of statements that can stand before the division."""
         if not self.most:
@@ -197,14 +206,14 @@ def _is_current(source: str, function: FunctionType) -> bool:
     return False
 
 
-def _flat(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+def _flat(body: Sequence[ast.stmt], is_lookup: Callable[[ast.Attribute], bool]) -> list[ast.stmt]:
     """Return statements in which a call stands alone, where one can be taken out of another."""
     numbers, found = count(), []
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue
         if _is_simple(statement) or isinstance(statement, ast.Return):
-            hoist = _Hoist(numbers, keep=getattr(statement, "value", None))
+            hoist = _Hoist(numbers, getattr(statement, "value", None), is_lookup)
             statement = hoist.visit(statement)
             found += hoist.taken
         found.append(statement)
@@ -214,36 +223,68 @@ def _flat(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 class _Hoist(ast.NodeTransformer):
     """Takes calls out of an expression, in the order in which they run.
 
-    Only out of what is always evaluated, and once.
+    Only out of what is always evaluated, and once; and only where nothing that stays behind, and
+    may draw a random number, is evaluated before.
+
+    Args:
+        numbers: for the names of temporaries.
+        keep: a call that stays.
+        is_lookup: true of an attribute that runs no code of its own.
     """
 
-    def __init__(self, numbers: "count[int]", keep: ast.AST | None) -> None:
-        self._numbers, self._keep = numbers, keep
+    def __init__(
+        self,
+        numbers: "count[int]",
+        keep: ast.AST | None,
+        is_lookup: Callable[[ast.Attribute], bool],
+    ) -> None:
+        self._numbers, self._keep, self._is_lookup = numbers, keep, is_lookup
+        self._is_behind = False
+        """True once something was evaluated that stays where it is."""
         self.taken: list[ast.stmt] = []
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Call):
-            self.generic_visit(node)
-            if node is self._keep:
-                return node
-            name = _TEMPORARY.format(next(self._numbers))
-            target = ast.copy_location(ast.Name(name, ast.Store()), node)
-            taken = ast.Assign(targets=[target], value=node)
-            self.taken.append(ast.copy_location(taken, node))
-            return ast.copy_location(ast.Name(name, ast.Load()), node)
-        if isinstance(node, ast.Compare) and len(node.ops) > 1:
+            return self._call(node)
+        if isinstance(node, ast.Attribute) and self._is_lookup(node):
             return node
-        if isinstance(node, _ALWAYS) or not isinstance(node, ast.expr):
-            return self.generic_visit(node)
+        is_chain = isinstance(node, ast.Compare) and len(node.ops) > 1
+        if isinstance(node, ast.Dict):
+            self._pairs(node)
+        elif not is_chain and (isinstance(node, _ALWAYS) or not isinstance(node, ast.expr)):
+            self.generic_visit(node)
+        self._is_behind = self._is_behind or (
+            isinstance(node, ast.expr) and not isinstance(node, _TRIVIAL)
+        )
         return node
 
+    def _call(self, node: ast.Call) -> ast.expr:
+        was_behind = self._is_behind
+        self.generic_visit(node)
+        if node is self._keep or was_behind:
+            self._is_behind = True
+            return node
+        # What stays within the call moves with it.
+        self._is_behind = False
+        name = _TEMPORARY.format(next(self._numbers))
+        target = ast.copy_location(ast.Name(name, ast.Store()), node)
+        taken = ast.Assign(targets=[target], value=node)
+        self.taken.append(ast.copy_location(taken, node))
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
 
+    def _pairs(self, node: ast.Dict) -> None:
+        for number, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+            node.keys[number] = None if key is None else self.visit(key)
+            node.values[number] = self.visit(value)
+
+
+_TRIVIAL = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Slice, ast.Lambda)
+"""Expressions that run no code of a user's, their parts left aside."""
 _ALWAYS = (
     ast.Attribute,
     ast.Subscript,
     ast.Tuple,
     ast.List,
-    ast.Dict,
     ast.Set,
     ast.BinOp,
     ast.UnaryOp,
@@ -251,6 +292,51 @@ _ALWAYS = (
     ast.Starred,
     ast.Slice,
 )
+
+
+class _Lookups:
+    """Which attributes in the code are plain ones, of the data set, of modules and of classes.
+
+    Args:
+        function: the code's.
+        itself: the name of the data set in it.
+        dataset: the data set.
+    """
+
+    def __init__(self, function: FunctionType, itself: str, dataset: Any) -> None:
+        self._itself, self._dataset = itself, dataset
+        self._globals = function.__globals__
+        self._own = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+
+    def is_plain(self, node: ast.Attribute) -> bool:
+        """True if looking the attribute up runs no code of a user's."""
+        return self._value(node) is not _UNBOUND
+
+    def _value(self, node: ast.expr) -> Any:
+        """Return what a name with attributes stands for, `_UNBOUND` if code would have to run."""
+        if isinstance(node, ast.Name):
+            if node.id == self._itself:
+                return self._dataset
+            return _UNBOUND if node.id in self._own else self._globals.get(node.id, _UNBOUND)
+        if not isinstance(node, ast.Attribute):
+            return _UNBOUND
+        holder = self._value(node.value)
+        if holder is _UNBOUND or holder is None:
+            return _UNBOUND
+        kind = type(holder)
+        if not isinstance(holder, type | ModuleType) and (
+            inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__
+        ):
+            return _UNBOUND
+        found = inspect.getattr_static(holder, node.attr, _UNBOUND)
+        if isinstance(found, staticmethod | classmethod):
+            return found.__func__
+        is_descriptor = hasattr(type(found), "__get__")
+        return _UNBOUND if is_descriptor and not isinstance(found, _METHODS) else found
+
+
+_METHODS = (FunctionType, MethodType, BuiltinFunctionType, MethodDescriptorType)
+"""Descriptors that only bind."""
 
 
 def _is_simple(statement: ast.stmt) -> bool:

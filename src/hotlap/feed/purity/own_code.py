@@ -2,12 +2,14 @@
 
 import dis
 import sys
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from hotlap.usercode import is_users
 
-_READING = ("__getitem__", "__getitems__", "__call__", "forward")
+READING = ("__getitem__", "__getitems__", "__call__", "forward")
+"""Methods by which a data set, and what it holds, is read."""
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
@@ -52,15 +54,33 @@ def names_in(code: CodeType) -> set[str]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def names_imported(code: CodeType) -> frozenset[str]:
+    """Return the modules that code imports where it runs, by the names that it gives them."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= names_imported(constant)
+    return frozenset(found)
+
+
+def function_of(raw: Any) -> Any:
+    """Return the function behind what a class holds: a method, static or not, or a property."""
+    if isinstance(raw, property):
+        return raw.fget
+    if isinstance(raw, cached_property):
+        return raw.func
+    return getattr(raw, "__func__", raw)
+
+
 def methods_reached(kind: type) -> dict[str, FunctionType]:
     """Return the methods that read, of the user's own classes, and those that they name."""
     found: dict[str, FunctionType] = {}
-    names = set(_READING)
+    names = set(READING)
     while names:
         name = names.pop()
         for owner in kind.__mro__:
-            raw = vars(owner).get(name)
-            method = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
+            method = function_of(vars(owner).get(name))
             key = f"{owner.__name__}.{name}"
             if key in found or not isinstance(method, FunctionType):
                 continue

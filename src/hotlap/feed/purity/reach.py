@@ -3,7 +3,7 @@
 Walked are the data set, data sets and transforms inside it, and what the code of their methods
 names: attributes, closures, globals, classes and modules of the user's own. From that follow what
 makes a data set unfit to be kept in memory, what changed since the last look, and what a quick look
-before every batch watches.
+before every batch watches. A method is reached if any of that code uses its name, whatever of.
 """
 
 import logging
@@ -11,7 +11,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -20,11 +20,13 @@ import torch
 from hotlap.feed.purity.change_watch import ChangeWatch
 from hotlap.feed.purity.contents import digest_of
 from hotlap.feed.purity.own_code import (
+    READING,
+    function_of,
     globals_used,
     is_own_class,
     is_own_code,
     is_own_module,
-    methods_reached,
+    names_imported,
     names_in,
 )
 from hotlap.feed.purity.sums import sum_of_array, sum_of_tensor
@@ -35,6 +37,8 @@ log = logging.getLogger("hotlap")
 _MOST_OBJECTS = 20_000
 _PLAIN = (str, bytes, int, float, complex, type(None))
 _PRINTING = frozenset({"print", "stdout", "stderr", "pprint"})
+_ENTERED = ("__enter__", "__exit__", "__iter__", "__getattr__")
+_MADE = ("__new__", "__init__", "__post_init__")
 _WRITING = frozenset({"write", "writelines", "write_text", "write_bytes"})
 
 
@@ -54,9 +58,16 @@ class Reach:
         """Path -> a value, or what stands for the contents."""
         self.watched = ChangeWatch()
         """What a quick look sees change."""
+        self.names: set[str] = set()
+        """What the user's own code that was reached names: globals, attributes and methods."""
+        self._kinds: dict[type, str] = {}
+        self._held: set[type] = set()
+        """Classes of objects that were reached: these need not be made to read a sample."""
+        self._modules: dict[str, tuple[str, ModuleType]] = {}
+        self._followed: set[tuple[str, str]] = set()
         self._queue: deque[tuple[str, Any]] = deque([(type(dataset).__name__, dataset)])
         self._seen: dict[int, Any] = {id(dataset): None}
-        while self._queue and self.problem is None:
+        while self.problem is None and (self._queue or self._follow_names()):
             path, value = self._queue.popleft()
             self.marks[path] = self._look(path, value)
             if len(self._seen) > _MOST_OBJECTS:
@@ -64,7 +75,7 @@ class Reach:
                     f"the dataset refers to more than {_MOST_OBJECTS} objects, too many to check"
                 )
         # The data set itself must not be held: it lives as long as the script wants.
-        del self._seen, self._queue
+        del self._seen, self._queue, self._kinds, self._held, self._modules, self._followed
 
     def _add(self, path: str, value: Any) -> None:
         if id(value) in self._seen or isinstance(value, _PLAIN):
@@ -105,7 +116,7 @@ class Reach:
         elif isinstance(value, type):
             self._look_at_class(path, value)
         elif isinstance(value, ModuleType):
-            return id(value)
+            self._look_at_module(path, value)
         else:
             return self._look_at_contents(path, value)
         return id(value)
@@ -143,14 +154,14 @@ class Reach:
                     self._add(f"{path}.{name}", held)
                     self.watched.add_slot(f"{path}.{name}", value, name, held)
         for kind in type(value).__mro__:
+            self._held.add(kind)
             if is_own_class(kind):
                 self._add(f"{path}.{kind.__name__}", kind)
-        for name, method in methods_reached(type(value)).items():
-            self._add(f"{path}.{name}", method)
 
     def _look_at_class(self, path: str, kind: type) -> None:
         if not is_own_class(kind):
             return
+        self._kinds[kind] = path
         attributes = vars(kind)
         for name, value in attributes.items():
             if not (name.startswith("__") or isinstance(value, _DESCRIPTORS)):
@@ -174,23 +185,45 @@ class Reach:
         if names & _WRITING:
             self.problem = f"reading a sample may write to a file ({path})"
             return
+        self.names |= names
         known = function.__globals__
+        for name in names_imported(code):
+            for each in (name, f"{known.get('__package__')}.{name}"):
+                if each in sys.modules:
+                    self._look_at_module(f"{path}.{name}", sys.modules[each])
         for name in sorted(globals_used(code) & known.keys()):
-            value = known[name]
-            if isinstance(value, ModuleType):
-                self._look_at_module(f"{path}.{name}", value, names)
+            if isinstance(known[name], ModuleType):
+                self._look_at_module(f"{path}.{name}", known[name])
             else:
                 self._watch(f"{path}.{name}", known, name)
 
-    def _look_at_module(self, path: str, module: ModuleType, names: set[str]) -> None:
+    def _look_at_module(self, path: str, module: ModuleType) -> None:
         if module is logging or module.__name__ == "warnings":
             self.problem = f"reading a sample may log ({path})"
         elif is_own_module(module):
-            for name in sorted(names & vars(module).keys()):
-                self._watch(f"{path}.{name}", vars(module), name)
+            self._modules.setdefault(module.__name__, (path, module))
+
+    def _follow_names(self) -> bool:
+        """Queue what names in code stand for, in the classes and modules that were reached.
+
+        Returns:
+            whether there is anything new.
+        """
+        for kind, path in list(self._kinds.items()):
+            wanted = self.names.union(READING, _ENTERED, () if kind in self._held else _MADE)
+            for name in sorted(wanted & vars(kind).keys()):
+                method = function_of(vars(kind)[name])
+                if isinstance(method, FunctionType):
+                    self._add(f"{path}.{name}", method)
+        for path, module in list(self._modules.values()):
+            for name in sorted(self.names & vars(module).keys()):
+                if (module.__name__, name) not in self._followed:
+                    self._followed.add((module.__name__, name))
+                    self._watch(f"{path}.{name}", vars(module), name)
+        return bool(self._queue)
 
 
-_DESCRIPTORS = (FunctionType, classmethod, staticmethod, property)
+_DESCRIPTORS = (FunctionType, classmethod, staticmethod, property, cached_property)
 
 
 def try_to_look(dataset: Any) -> Reach | None:

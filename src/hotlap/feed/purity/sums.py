@@ -31,7 +31,7 @@ def sum_of_tensor(tensor: torch.Tensor) -> int:
 
 
 def _weights(count: int, odd: int) -> torch.Tensor:
-    return torch.arange(1, count + 1).mul_(2).add_(odd).mul_(0x5851F42D4C957F2D)
+    return torch.arange(1, count + 1, device="cpu").mul_(2).add_(odd).mul_(0x5851F42D4C957F2D)
 
 
 def sum_of_array(numpy: Any, array: Any) -> int:

@@ -143,9 +143,10 @@ def why_not_standing(loader: Any) -> str | None:
             "persistent=true needs Linux, where a forked process can check that samples do not "
             "depend on earlier ones. Remove `persistent` from the plan's [techniques.workers]."
         )
-    if asks_for_its_worker(loader.dataset):
+    looked = Reach(loader.dataset)
+    if asks_for_its_worker(looked):
         return (
             "the dataset calls `get_worker_info`, whose seed would no longer change from epoch to "
             "epoch if workers were kept. Remove `persistent` from the plan's [techniques.workers]."
         )
-    return Reach(loader.dataset).problem or changes_when_read(loader.dataset)
+    return looked.problem or changes_when_read(loader.dataset)

@@ -66,6 +66,15 @@ def answer_of_tuning(document: Document) -> str:
     )
 
 
+def _step_ms(document: Document) -> tuple[float | None, float | None]:
+    """Return what a step takes, plain and under the plan, whose ratio is the speed-up."""
+    pair = list_of(document, "pair_ms")
+    if len(pair) == 2:
+        return pair[0], pair[1]
+    base, best = (part_of(document, key).get("median") for key in ("baseline_ms", "best_ms"))
+    return base, best
+
+
 def facts_of_tuning(document: Document) -> list[Fact]:
     """Return the figures at the top."""
     floor = Fact(
@@ -73,9 +82,9 @@ def facts_of_tuning(document: Document) -> list[Fact]:
         wording.percent(document.get("noise_floor")),
         "a gain must lie above that",
     )
-    base, best = part_of(document, "baseline_ms"), part_of(document, "best_ms")
+    base, best = _step_ms(document)
     if not is_gain(document):
-        return [Fact("a plain step", wording.ms(base.get("median")), "median"), floor]
+        return [Fact("a plain step", wording.ms(base), "median"), floor]
     ratio, whole = part_of(document, "speedup"), part_of(document, "whole_run")
     verdict = part_of(document, "verdict")
     facts = [
@@ -86,8 +95,8 @@ def facts_of_tuning(document: Document) -> list[Fact]:
         ),
         Fact(
             "a step, plain → plan",
-            f"{base['median']:.2f} → {best['median']:.2f} ms",
-            "medians in fresh processes",
+            f"{base or 0.0:.2f} → {best or 0.0:.2f} ms",
+            "in fresh processes, of the turns with the median speed-up",
         ),
     ]
     if wording.is_number(whole.get("baseline_s")) and wording.is_number(whole.get("best_s")):
@@ -133,12 +142,11 @@ def _slow(document: Document) -> Section:
         return Section(
             "What was slow, and what is left of it" if after else "What was slow", blocks
         )
-    base, best = part_of(document, "baseline_ms"), part_of(document, "best_ms")
-    rows = {"all": base.get("median") or 0.0}
-    others = {"all": best.get("median") or 0.0} if is_gain(document) else {}
-    return Section(
-        "What a step takes", blocks_of_phases(rows, others, names, "Medians of the last race.")
-    )
+    base, best = _step_ms(document)
+    rows = {"all": base or 0.0}
+    others = {"all": best or 0.0} if is_gain(document) else {}
+    caption = "In the last race, in the turns with the median speed-up."
+    return Section("What a step takes", blocks_of_phases(rows, others, names, caption))
 
 
 def _changed(document: Document) -> Section:
@@ -165,13 +173,15 @@ def _changed(document: Document) -> Section:
 
 
 def _before_and_after(document: Document) -> Chart:
-    base, best = (part_of(document, key)["median"] for key in ("baseline_ms", "best_ms"))
+    base, best = (ms or 0.0 for ms in _step_ms(document))
     rows = [
         (f"plain run: {wording.ms(base)}", {"step": base}),
         (f"under the plan: {wording.ms(best)}", {"step": best}),
     ]
     title = "; ".join(words for words, _ in rows)
-    caption = "Medians of a step in the last race, in which both ran in turns."
+    caption = (
+        "A step in the last race, in which both ran in turns: in those with the median speed-up."
+    )
     return Chart.of(lambda width: draw_stacks(rows, width, "ms per step", title), caption)
 
 

@@ -21,8 +21,6 @@ SECONDS = 30.0
 """For the turns of the sizes that fit."""
 _SHARE = 0.95
 """Of what is available: a trial that takes more is ended before the system ends another process."""
-_WORKERS = 2**30
-"""Bytes that worker processes may hold beside the process that trains."""
 
 
 def find_micro_batch(
@@ -112,9 +110,8 @@ def find(
         progress("micro-batches were measured before, and all is unchanged; again: --again")
         return before
     begun = time.time()
+    # The trials themselves enforce `memory`, which may be that of another device.
     most = int(available_bytes() * _SHARE)
-    if memory is not None:
-        most = min(most, memory + _WORKERS)
     with Lab(recipe, techniques=techniques, memory_bytes=most) as lab:
         trials = MicroBatchTrials(lab, plan.without("micro_batch"), memory, progress)
         found = measure(trials, seconds=seconds, below=kept.too_large, progress=progress)

@@ -159,6 +159,10 @@ def measure(
                 raise
             # A loss within the batch shows only when a step is split.
             why_whole = str(error)
+        except TrialError as error:
+            if not _is_memory(error):
+                raise
+            progress("they could not be timed: turns of several sizes ran out of memory")
     fastest = paces.fastest or best.size
     return MicroBatch(
         batch=batch,

@@ -65,6 +65,21 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
+def given_tensors(value: Any) -> list[torch.Tensor] | None:
+    """Return the tensors of what a module is called with, detached, in their order.
+
+    Returns:
+        None if it holds anything else but constants: of that nothing is known.
+    """
+    found = []
+    for leaf in leaves(value):
+        if type(leaf) in (torch.Tensor, torch.nn.Parameter):
+            found.append(leaf.detach())
+        elif not isinstance(leaf, _PLAIN):
+            return None
+    return found
+
+
 def with_items(value: Any, items: dict[Any, Any]) -> Any:
     """Return a mapping like `value`, of its class where that can be made, with other values."""
     if type(value) is dict:

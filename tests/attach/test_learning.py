@@ -398,6 +398,9 @@ def test_what_is_saved_is_known_by_its_keys() -> None:
     found = look_at_saved({"o": optimizer.state_dict()}, "a.py:3")
     assert (found.optimizer, found.schedule, found.scaler) == (True, False, False)
     assert not look_at_saved(nn.Linear(2, 2).state_dict(), "a.py:3").optimizer
+    chained = torch.optim.lr_scheduler.ChainedScheduler([schedule]).state_dict()
+    for schedules in (chained, [schedule.state_dict(), schedule.state_dict()]):
+        assert look_at_saved({"o": optimizer.state_dict(), "s": schedules}, "a.py:3").schedule
 
 
 class Stream(IterableDataset[torch.Tensor]):

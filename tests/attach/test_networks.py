@@ -179,6 +179,16 @@ def test_two_models_of_one_optimizer_have_names_of_their_own(
     (names,) = names_of(roots)
     assert len(set(names.values())) == len(parameters) == 4 * layers
     assert names["0.0"] == "1.0.weight" and names[f"0.{2 * layers}"] == "2.0.weight"
+    # A name within one model may be that of another's with its number before it.
+    deep = [
+        nn.Sequential(nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2), nn.Sequential(*roots[0])),
+    ]
+    held = torch.optim.SGD([each for root in deep for each in root.parameters()], lr=0.1)
+    monkeypatch.setattr(State, "optimizers", [lambda: held])
+    (names,) = names_of(deep)
+    assert len(set(names.values())) == len(names)
     # What is called alike by nobody else keeps its name.
+    monkeypatch.setattr(State, "optimizers", [lambda: optimizer])
     (names,) = names_of(roots[:1])
     assert names["0.0"] == "0.weight"

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hotlap import nested
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import State
 from hotlap.attach.roles.networks import Networks
@@ -401,3 +402,48 @@ def test_inputs_that_are_given_by_name_are_digested(monkeypatch: pytest.MonkeyPa
     assert digests_of(ids=torch.ones(2)) != digests_of(ids=torch.zeros(2))
     # Of nothing there is nothing to compare.
     assert digests_of() == []
+
+
+def test_inputs_that_a_script_differentiates_by_are_digested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def points(value: float) -> torch.Tensor:
+        return torch.full((3,), value).requires_grad_()
+
+    monkeypatch.setattr(State, "optimizers", [])
+    assert inputs_of((points(1.0), None)) == inputs_of((points(1.0), None))
+    assert inputs_of((points(1.0), None)) != inputs_of((points(2.0), None))
+    # What has been computed follows from the weights, and so does what is trained itself.
+    assert inputs_of((points(1.0) * 2, None)) == inputs_of((points(2.0) * 2, None))
+    latent, other = points(1.0), points(2.0)
+    optimizer = torch.optim.SGD([latent, other], lr=0.1)
+    monkeypatch.setattr(State, "optimizers", [weakref.ref(optimizer)])
+    assert inputs_of((latent, None)) == inputs_of((other, None))
+
+
+def test_inputs_beside_constants_and_with_gradients_are_kept() -> None:
+    given = torch.ones(2, requires_grad=True)
+    found = nested.given_tensors((given, None, {"use_cache": False, "scale": 0.5}))
+    assert found is not None and torch.equal(found[0], given) and not found[0].requires_grad
+    assert nested.given_tensors((given, object())) is None
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_what_changes_before_another_optimizers_first_update_is_seen(
+    moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, verify = role()
+    layers = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    first, second = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers)
+    monkeypatch.setattr(State, "optimizers", [weakref.ref(first), weakref.ref(second)])
+    watch.steppers.find_or_place(first)
+    verify.step_begins(first)
+    first.step()
+    if moves:
+        with torch.no_grad():
+            layers[1].weight.mul_(0.5)
+    verify.step_ends(first)
+    watch.steppers.find_or_place(second)
+    verify.step_begins(second)
+    report = verify._custody.report()
+    assert report["moved"] == ([2] if moves else []) and len(report["first_weights"]) == 2

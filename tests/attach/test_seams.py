@@ -349,3 +349,74 @@ print(*heard)
 def test_what_makes_samples_or_is_computed_again_is_no_module_beside_the_training() -> None:
     ran = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["teacher", "teacher"], ran.stderr
+
+
+OWN_CALL = """
+import inspect
+import torch
+from hotlap.attach import seams
+
+
+class Ear(seams.Listener):
+    wants_phases = wants_evaluation = True
+
+    def __init__(self):
+        self.heard = self.evaluated = 0
+
+    def root_wanted(self, module):
+        return bool(list(module.parameters()))
+
+    def forward_begins(self, root, inputs):
+        self.heard += 1
+        return inputs
+
+    def evaluation_forward_ends(self, *told):
+        self.evaluated += 1
+
+
+ear = Ear()
+seams.install(ear)
+calls = 0
+
+
+class Own(torch.nn.Linear):
+    def __call__(self, batch):
+        global calls
+        calls += 1
+        return super().__call__(batch["x"] / 2)
+
+
+class Base(torch.nn.Linear):
+    pass
+
+
+class Derived(Base):
+    pass
+
+
+model, base, derived = Own(2, 1), Base(2, 1), Derived(2, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *base.parameters(), *derived.parameters()], 0.1)
+given = torch.ones(3, 2)
+expected = torch.nn.functional.linear(given / 2, model.weight, model.bias)
+for number in range(1, 4):
+    assert torch.equal(model({"x": given}), expected)
+    assert calls == ear.heard == number, (calls, ear.heard, number)
+for number in range(1, 4):
+    base(given)
+    derived(given)
+    assert ear.heard == 3 + 2 * number, (ear.heard, number)
+with torch.no_grad():
+    for module, batch in ((model, {"x": given}), (base, given), (derived, given)):
+        module.eval()
+        module(batch)
+assert ear.evaluated == 3, ear.evaluated
+for method in (optimizer.zero_grad, torch.Tensor.backward, torch.optim.Optimizer.__init__):
+    assert "args" not in inspect.signature(method).parameters
+assert "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
+"""
+
+
+def test_a_class_with_a_call_of_its_own_is_called_and_heard_once() -> None:
+    code = [sys.executable, "-c", OWN_CALL]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

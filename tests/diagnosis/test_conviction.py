@@ -25,7 +25,7 @@ from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report.diagnosis import page
-from hotlap.rules import nominate
+from hotlap.rules import few_threads, nominate
 from hotlap.rules.slow_optimizer import FREE_STEP
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.trace.schema import Anchor, HotLine, Trace
@@ -193,6 +193,18 @@ def test_what_the_budget_did_not_reach_is_not_called_impossible_to_measure() -> 
     trace = trace_of(12.0, 0.2, 0.8)
     (suspect,) = conclude(known(trace), nominate(trace), (), trials(15.0)).suspects
     assert "--budget" in suspect.why
+
+
+def test_a_bound_that_was_refused_says_why_instead_of_asking_for_a_larger_budget() -> None:
+    trace = trace_of(0.1, 0.3, threads=1, cores=2, threads_where="a.py:4")
+    (nomination,) = few_threads.nominate(trace)
+    # On ranks torchrun asks for one thread each, and the remedy would leave one.
+    assert few_threads.nominate(replace(trace, facts=replace(trace.facts, ranks=4))) == []
+    tried = Tried(Plan({"all_cores": {}}), None, "all_cores: refused, on ranks")
+    assert nomination.bound == tried.plan
+    made = Trials({str(tried.plan): tried}, 0.01)
+    (suspect,) = conclude(known(trace), [nomination], (), made).suspects
+    assert "refused, on ranks" in suspect.why and "--budget" not in suspect.why
 
 
 def test_an_optimizer_with_sparse_gradients_is_measured_by_one_that_does_nothing() -> None:

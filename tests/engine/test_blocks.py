@@ -14,7 +14,14 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import hotlap
+from hotlap.engine.build import build
+from hotlap.engine.roles.micro_batches import _Turns
+from hotlap.engine.step.blocks import Blocks
+from hotlap.engine.step.graph import CapturedGraph
 from hotlap.engine.step.rates_ahead import foresee, is_foreseen
+from hotlap.engine.step.transaction import Transaction
+from hotlap.errors import RunError
+from hotlap.feed.sources.device_epoch import DeviceEpoch
 from hotlap.plan import Plan
 from hotlap.schedules import warmup_cosine
 from tests.engine.test_device_runs import Steady, loss, network, state, task, weights
@@ -212,14 +219,15 @@ def test_what_cannot_be_taken_in_blocks_is_taken_step_by_step_and_says_why(
 def test_a_block_that_cannot_be_captured_is_taken_step_by_step(
     devices: list[FakeCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capture = FakeCuda.capture
+    capture, failed = FakeCuda.capture, set[int]()
 
-    def captures_once(device: FakeCuda, work: Callable[[], Any], stream: Any) -> Any:
-        if "capture" in device.calls:
+    def fails_once(device: FakeCuda, work: Callable[[], Any], stream: Any) -> Any:
+        if "capture" in device.calls and id(device) not in failed:
+            failed.add(id(device))
             raise RuntimeError("no memory for a second graph")
         return capture(device, work, stream)
 
-    monkeypatch.setattr(FakeCuda, "capture", captures_once)
+    monkeypatch.setattr(FakeCuda, "capture", fails_once)
     if not devices and torch.cuda.is_available():
         pytest.skip("a real device has memory for it")
     one = trained(1, tmp_path / "one", {})
@@ -313,3 +321,72 @@ def test_without_blocks_nothing_is_asked_of_a_schedule_ahead(devices: list[FakeC
     )
     assert len(weights(done)) == 4
     assert "launches" not in done.techniques[-1]["why"]
+
+
+def test_memory_that_runs_out_before_a_block_is_no_end_of_the_run(
+    devices: list[FakeCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not devices and torch.cuda.is_available():
+        pytest.skip("made of what a fake device does")
+    keep, asked = Transaction.keep, 0
+
+    def keep_or_fail(self: Transaction) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 12:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        keep(self)
+
+    monkeypatch.setattr(Transaction, "keep", keep_or_fail)
+    done = trained(7, tmp_path, {})
+    assert done.steps == STEPS and asked > 12
+
+
+def test_a_block_that_cannot_be_captured_takes_no_earlier_graph_with_it(
+    devices: list[FakeCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generator has another state after a failed capture, which earlier graphs do not see."""
+    forgotten: list[bool] = []
+    forget = CapturedGraph.forget
+    monkeypatch.setattr(
+        CapturedGraph, "forget", lambda self: forgotten.append(True) or forget(self)
+    )
+
+    def fail(self: Any, epoch: Any, count: int) -> Any:
+        raise RuntimeError("it cannot be captured")
+
+    monkeypatch.setattr(Blocks, "_steps", fail)
+    done = trained(7, tmp_path, {"model": normal})
+    assert done.steps == STEPS and forgotten
+    del devices
+
+
+def test_turns_of_micro_batches_time_what_a_run_does(devices: list[FakeCuda]) -> None:
+    given = {"data": Steady(), "steps": 200, "batch_size": 8}
+    techniques = {"cuda_graph": {"warm_up": 2}, "micro_batch": {"size": 4}}
+    built = build(task(**given), Plan(techniques), device="cuda")
+    turns, wish = _Turns(built), built.step.target.graph
+    for size in (4, 2, 4):
+        before = wish.replays
+        turns.take(size, 3)
+        assert wish.refused is None and wish.replays >= before + 3
+    del devices
+
+
+def test_memory_that_runs_out_behind_a_launch_ends_the_run(
+    devices: list[FakeCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps were taken: once more would be twice."""
+    count_gathered, asked = DeviceEpoch.count_gathered, 0
+
+    def fail(self: DeviceEpoch, count: int) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        count_gathered(self, count)
+
+    monkeypatch.setattr(DeviceEpoch, "count_gathered", fail)
+    with pytest.raises(RunError, match="while the optimizer changed the weights"):
+        trained(7, tmp_path, {})
+    del devices

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import gc
 import inspect
+import math
 import random
 import threading
 import warnings
@@ -25,8 +26,10 @@ import hotlap
 from hotlap import rng
 from hotlap.device import capture
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
+from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.choosing import make_step
 from hotlap.engine.step.device_decision import TakenFlag
+from hotlap.engine.step.graph import CapturedGraph, tensors_in_attributes
 from hotlap.engine.step.step import Step
 from hotlap.techniques import Refusal, StepTarget, get
 from hotlap.techniques.cuda_graph import Wish, obstacle
@@ -846,3 +849,44 @@ def test_a_capture_that_fails_for_something_before_it_says_what_that_may_be() ->
     device = FakeCuda(broken="operation failed due to a previous error during capture")
     _, _, _, step = trained("graph", device=device)
     assert "keeps an output of an earlier step" in step.target.graph.refused
+
+
+def test_a_count_on_the_host_is_read_without_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the `batch_sizes` of packed sequences, which torch keeps on the CPU."""
+    device = FakeCuda()
+    decision = AsyncDecision(SimpleNamespace(), device)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(device, "name", "cuda:0")
+    for total, count, is_finite in ((6.0, 3, True), (6.0, 0, False), (math.nan, 3, False)):
+        decision.read(torch.tensor(total), torch.tensor(count))
+        assert decision._is_finite() is is_finite
+    assert device.handed_over == 0
+
+
+def test_what_a_model_keeps_in_attributes_is_found() -> None:
+    model = network()
+    first = next(model.children())
+    held = {"mask": torch.ones(2), "tables": {"rope": [torch.ones(3), 1]}, "none": None}
+    for name, value in held.items():
+        object.__setattr__(first, name, value)
+    loop: list[Any] = []
+    loop.append(loop)
+    object.__setattr__(first, "loop", loop)
+    found = {id(each) for each in tensors_in_attributes(model)}
+    assert {id(held["mask"]), id(held["tables"]["rope"][0])} <= found
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_device_waits_for_what_a_failed_step_has_queued(fails: bool) -> None:
+    device = FakeCuda()
+    step = trained("graph", device=device)[3]
+    executor = step.executor
+    assert isinstance(executor, CapturedGraph)
+    marks: list[Any] = []
+    mark, wait = device.mark, device.wait
+    device.mark = lambda: marks.append(mark()) or marks[-1]  # type: ignore[method-assign]
+    waited: list[Any] = []
+    device.wait = lambda event: waited.append(event) or wait(event)  # type: ignore[method-assign]
+    with contextlib.suppress(ValueError), executor.on_stream():
+        if fails:
+            raise ValueError
+    assert waited[-1] is marks[-1] and len(marks) == 2

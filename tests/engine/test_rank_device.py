@@ -61,7 +61,10 @@ def test_a_ranks_device_is_the_current_one_while_it_trains(
     with own_device(None, SECOND) as name:
         assert [name] == current == ["cuda:1"]
     assert current == []
-    # Nobody asks CUDA for anything without several ranks on it.
+    # One process may have been given another device than the first.
+    with own_device("cuda:1", ALONE) as name:
+        assert [name] == current == ["cuda:1"]
+    # Nobody asks CUDA for anything else.
     for asked, ranks in (("cpu", SECOND), (None, ALONE)):
         with own_device(asked, ranks) as name:
             assert (name, current) == (asked, [])

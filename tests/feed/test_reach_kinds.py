@@ -170,6 +170,34 @@ def test_what_may_not_be_read_twice_is_a_problem(
     assert problem is not None and words in problem
 
 
+class Loud(Plain):
+    """Its own constructor prints, which reading a sample does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        print("loaded")
+
+    def __getitem__(self, index: int) -> Any:
+        if index > 99:
+            raise Missing(index)
+        return index
+
+
+class Missing(IndexError):
+    def __init__(self, index: int) -> None:
+        super().__init__(f"no sample {index}")
+
+
+def test_what_the_data_sets_own_constructor_does_is_no_reading() -> None:
+    assert Reach(Loud()).problem is None
+
+
+def test_a_class_of_a_module_that_is_not_registered_is_looked_at() -> None:
+    kind = type("Loaded", (Plain,), {"__getitem__": with_default, "__module__": "not_registered"})
+    problem = Reach(kind()).problem
+    assert problem is not None and A_GENERATOR in problem
+
+
 def unused(self: Any, index: int) -> Any:
     return self.helper.scale * index
 

@@ -264,3 +264,14 @@ def test_the_memory_of_an_accelerator_is_its_own_where_torch_tells_of_it(
     assert (found.free_bytes(), found.total_bytes(), found.peak_bytes()) == (3, 7, 5)
     host, found = Device("cpu"), Accelerator("mps")
     assert found.total_bytes() == host.total_bytes() and found.peak_bytes() >= 1 << 20
+
+
+def test_the_torch_of_another_python_is_read_without_importing_it(tmp_path: Path) -> None:
+    (tmp_path / "version.py").write_text("__version__ = '2.9.1+cpu'\n")
+    other = tmp_path / "python"
+    other.write_text(f"#!/bin/sh\necho {tmp_path / '__init__.py'}\n")
+    other.chmod(0o755)
+    assert probes.torch_version_of(str(other)) == "2.9.1+cpu"
+    assert probes.torch_version_of(sys.executable) == torch.__version__
+    (tmp_path / "version.py").unlink()
+    assert probes.torch_version_of(str(other)) is None

@@ -194,3 +194,32 @@ def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
     assert limits([Check("gradient", "failed", "")], sampled, is_exact=False) == ()
     (delivery,) = limits([Check("delivery", "passed", "")], sampled, is_exact=False)
     assert "backward" in delivery.of and delivery.smallest == DELIVERY_LIMIT
+
+
+def snapshot(since: int, *moves: int, share: float = 1.0) -> dict[str, Any]:
+    moved = [share if at in moves else 0.0 for at in range(100 - since)]
+    zeros = [0.0] * len(moved)
+    return {**averaged(), "since": since, "moved": moved, "doubt": zeros, "rest": zeros}
+
+
+def test_what_is_kept_of_the_best_so_far_may_be_kept_at_other_updates() -> None:
+    plain = {**record(), "averages": [snapshot(0, 20, 40), snapshot(60)]}
+    for copies in (
+        [snapshot(0, 20, 60), snapshot(60)],
+        [snapshot(0, 20, 40)],
+        [snapshot(0, 20, 40), snapshot(60), snapshot(80)],
+    ):
+        rounded = {**plain, "weights": ["rounded"], "averages": copies}
+        found = check_averages(plain, rounded)
+        assert found.state == "partial" and "1 copies" in found.evidence
+        # Of the same weights the same are the best.
+        assert check_averages(plain, {**plain, "averages": copies}).state == "failed"
+    # An average moves often, or in part: as for SWA, once an epoch.
+    for average, other in (
+        (snapshot(0, *range(0, 100, 2)), snapshot(0, *range(0, 100, 4))),
+        (snapshot(0, 20, 40, share=0.5), snapshot(0, 20, share=0.5)),
+        (snapshot(0, *range(100)), snapshot(0)),
+    ):
+        plain = {**record(), "averages": [average]}
+        rounded = {**plain, "weights": ["rounded"], "averages": [other]}
+        assert check_averages(plain, rounded).state == "failed"

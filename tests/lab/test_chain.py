@@ -123,7 +123,7 @@ def test_weights_that_move_before_their_first_update_are_seen(when: str) -> None
         if moves and when == "before the first update":
             weights[0].mul_(0.5)
         custody.update_begins(0, both[0], [weights[0]])
-        custody.follow(1, both[1], [weights[1]])
+        custody.follow(both[1], [weights[1]])
         custody.update_ends(0, both[0], [weights[0]], digest.of_nested([weights[0]]))
         if moves and when == "before that of the other one":
             weights[1].mul_(0.5)

@@ -207,6 +207,9 @@ def test_the_plan_file_says_what_the_page_says() -> None:
         (" of...", " words...")
     )
     assert dict(again.notes) == {"resident": "2.00x (1.90 to 2.10)"}
+    # The script's own Python may have another torch than this one.
+    other = plan_file(replace(found, torch="2.12.0"), MeasuredOn("this CPU", "2.13.0")).host
+    assert other is not None and other.torch == "2.12.0"
     # What gains nothing, and only makes a recipe fit, is one by hand: it is used by its name.
     nothing = plan_file(replace(without_gain("nothing_to_gain"), plan=PLAN), MeasuredOn("a", "b"))
     assert (nothing.plan, nothing.measured, nothing.host, nothing.verdict) == (PLAN, "", None, None)

@@ -222,6 +222,8 @@ def test_clipping_in_the_wrong_place() -> None:
     found = only(loop("bsc bsc bsc"), "clip_after_step")
     assert found.where == LINES[kinds.CLIP]
     assert mistakes(loop("bcs bcs bcs")) == []
+    # Its backward passes are not heard, as those of `torch.autograd.grad`.
+    assert mistakes(loop("cs cs cs cs")) == []
 
 
 def test_scalers() -> None:

@@ -1,8 +1,10 @@
 """Which of a run's DataLoaders are trained on, as far as what is heard tells."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hotlap.trace.facts import loader_facts
 from hotlap.trace.loaders import Loaders, WatchedLoader
@@ -98,3 +100,43 @@ def test_passes_that_are_drawn_from_the_same_state_are_known(own: bool, seed: in
 def test_a_loader_in_order_draws_nothing() -> None:
     known = read(Loaders(), make_loader())
     assert loader_facts(known, 1).draws == ()
+
+
+class Unmade(DistributedSampler[int]):
+    """As libraries derive theirs: nothing is made that the class has."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def test_a_sampler_that_makes_no_attributes_of_its_class_is_no_error() -> None:
+    data = TensorDataset(torch.arange(8.0))
+    loader = DataLoader(data, batch_size=2, sampler=Unmade(8))
+    known = read(Loaders(), loader)
+    assert known.orders == [None]
+
+
+@pytest.mark.parametrize(("count", "feeds"), [(3, False), (1, True)])
+def test_an_evaluation_that_nothing_is_heard_of_is_no_wait_of_the_loop(
+    count: int, feeds: bool
+) -> None:
+    loaders, training, other = Loaders(), make_loader(), make_loader()
+    iterator = iter(training)
+    loaders.begin(training, iterator, 0)
+    loaders.read(iterator)
+    loaders.train()
+    # Begun after some steps: as an evaluation by a copy of the model, or by `zip`.
+    theirs = iter(other)
+    loaders.begin(other, theirs, 5)
+    for _ in range(count):
+        loaders.read(theirs)
+    loaders.read(iterator)
+    loaders.train()
+    known = loaders.find(theirs)
+    assert known is not None and known.feeds_steps is feeds

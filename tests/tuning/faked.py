@@ -28,6 +28,7 @@ LAB: Any = SimpleNamespace(
     unprotected=(),
     exchange=Path("nowhere"),
     inject_seed=None,
+    trials=(),
 )
 FACTS = TaskFacts(
     threads=2,

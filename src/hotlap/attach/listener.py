@@ -161,6 +161,8 @@ class _State:
         """With those that are gone."""
         self.step_depth = 0
         self.call_depth = 0
+        self.open_root: Any = None
+        """The root whose forward runs, None between them."""
         self.keywords: Mapping[str, Any] = {}
         """The keyword arguments of a root's forward, while it is told of that it begins."""
         self.backward_depth = 0

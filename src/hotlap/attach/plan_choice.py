@@ -82,7 +82,8 @@ def measured_on(host: Any) -> MeasuredOn:
 
 
 def _gpu_names(names: Iterable[str]) -> str | None:
-    return ", ".join(sorted(names)) or None
+    # One of several alike is as good as all.
+    return ", ".join(sorted(set(names))) or None
 
 
 def _claims_nothing(file: PlanFile) -> bool:

@@ -64,6 +64,7 @@ def _is_main_thread() -> bool:
 def _patch_iterators() -> None:
     original = _dataloader.DataLoader._get_iterator
 
+    @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
         listener = State.listener
         if listener is None:
@@ -84,6 +85,7 @@ def _patch_iterators() -> None:
 def _patch_batches() -> None:
     original = _dataloader._BaseDataLoaderIter.__next__
 
+    @functools.wraps(original)
     def __next__(self: Any) -> Any:
         listener = State.listener
         if listener is None:
@@ -107,6 +109,7 @@ def _patch_batches() -> None:
 def _patch_backward() -> None:
     original = torch.Tensor.backward
 
+    @functools.wraps(original)
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
         if listener is None or _is_traced() or _compiler._is_compiling_flag or State.backward_depth:
@@ -137,6 +140,7 @@ def _patch_optimizers() -> None:
     patch_step = torch.optim.Optimizer._patch_step_function
     zero_grad = torch.optim.Optimizer.zero_grad
 
+    @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _register(self)
@@ -148,6 +152,8 @@ def _patch_optimizers() -> None:
         if hasattr(self, "param_groups"):
             _register(self)
 
+    # Accelerate, for one, asks for its parameters.
+    @functools.wraps(zero_grad)
     def zeroing(self: Any, *args: Any, **kwargs: Any) -> None:
         listener = State.listener
         if listener is None:
@@ -244,7 +250,11 @@ def _patch_modules() -> None:
         if outermost and self not in State.roots and listener.root_wanted(self):
             State.roots.put(self, True)
             if listener.wants_phases:
+                is_own = type(self).__call__ is not __call__
                 _patch_class(type(self))
+                # A `__call__` of the class's own has been called already, and has called this one.
+                if is_own:
+                    return _call_root(listener, original, self, *args, **kwargs)
                 return type(self).__call__(self, *args, **kwargs)
         if not (self.training or State.call_depth):
             State.early_evaluations += not State.roots.ids
@@ -252,7 +262,10 @@ def _patch_modules() -> None:
                 State.evaluated[id(self)] = weakref.ref(self)
         is_other = type(self) not in State.patched_classes and not State.call_depth
         if is_other and listener.wants_others and _is_other(listener, self):
+            is_own = type(self).__call__ is not __call__
             _patch_class(type(self))
+            if is_own:
+                return _call_untrained(listener, original, self, args, kwargs)
             return type(self).__call__(self, *args, **kwargs)
         State.call_depth += 1
         try:
@@ -316,6 +329,28 @@ def _call_untrained(
     return output
 
 
+def _call_root(listener: Listener, of_root: Any, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a module that is trained, and let its forward be heard."""
+    clock = listener.clock
+    if clock is not None:
+        clock.note((FORWARD, clock.now()))
+    State.keywords = kwargs
+    for hear in listener.at_forward:
+        args = hear(module, args)
+    State.keywords = _NONE
+    output, outer = None, State.open_root
+    State.call_depth += 1
+    State.open_root = module
+    try:
+        output = of_root(module, *args, **kwargs)
+    finally:
+        State.call_depth -= 1
+        State.open_root = outer
+        for hear in listener.after_forward:
+            hear(module, output)
+    return output
+
+
 def stop_looking_for_roots() -> None:
     """Take the wrapper off `nn.Module`, unless somebody has wrapped it again meanwhile."""
     original, ours = State.patched_classes.get(torch.nn.Module, (None, None))
@@ -336,30 +371,22 @@ def _patch_class(kind: type) -> None:
         listener = State.listener
         if listener is None or _is_traced() or _compiler._is_compiling_flag:
             return original(self, *args, **kwargs)
+        if State.open_root is self:
+            # Its class and a base of that are both patched.
+            return of_root(self, *args, **kwargs)
         is_training = self.training or id(self) in State.trained_in_evaluation.ids
         if not (is_training and torch.is_grad_enabled()):
-            output = _call_untrained(listener, original, self, args, kwargs)
+            outer, State.open_root = State.open_root, self
+            try:
+                output = _call_untrained(listener, original, self, args, kwargs)
+            finally:
+                State.open_root = outer
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
         if id(self) not in State.roots.ids:
             return _call_untrained(listener, original, self, args, kwargs)
-        clock = listener.clock
-        if clock is not None:
-            clock.note((FORWARD, clock.now()))
-        State.keywords = kwargs
-        for hear in listener.at_forward:
-            args = hear(self, args)
-        State.keywords = _NONE
-        output = None
-        State.call_depth += 1
-        try:
-            output = of_root(self, *args, **kwargs)
-        finally:
-            State.call_depth -= 1
-            for hear in listener.after_forward:
-                hear(self, output)
-        return output
+        return _call_root(listener, of_root, self, *args, **kwargs)
 
     kind.__call__ = __call__
     State.patched_classes[kind] = (original, __call__)

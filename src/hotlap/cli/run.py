@@ -116,7 +116,7 @@ def _choose(script: Script, wanted: str | None, techniques: tuple[str, ...]) -> 
     from hotlap.host import probes
 
     # `Host.detect` takes a tenth of a second.
-    cpu, torch = probes.cpu_name(), probes.torch_version() or ""
+    cpu, torch = probes.cpu_name(), probes.torch_version_of(script.python) or ""
     return choose(script, wanted, cpu=cpu, torch=torch, techniques=techniques)
 
 

@@ -21,6 +21,14 @@ _WATCHERS = tuple(
 """Folders of what watches a run that is proven or observed, and is no part of its steps."""
 
 
+class CaptureFailed(RuntimeError):
+    """Work could not be captured.
+
+    The random generator has got another state since: graphs that were captured before draw from
+    the old one, which nothing else does, and must not be replayed any more.
+    """
+
+
 class Graph(Protocol):
     """Work that was captured once and can be repeated without Python."""
 
@@ -33,7 +41,7 @@ def capture_graph(work: Callable[[], Any], device: str, stream: Any) -> Graph:
     """Capture what `work` queues, see `Cuda.capture`.
 
     Raises:
-        RuntimeError: the work did something that a graph cannot hold.
+        CaptureFailed: the work did something that a graph cannot hold.
     """
     import torch
 
@@ -54,7 +62,7 @@ def capture_graph(work: Callable[[], Any], device: str, stream: Any) -> Graph:
         _leave_capture(before, pool)
         # That the capture could not end is raised last, and says nothing of why.
         first = _first_error(raised[0] if raised else error, handled)
-        raise RuntimeError(in_one_line(first)) from error
+        raise CaptureFailed(in_one_line(first)) from error
     return _CudaGraph(graph, result)
 
 

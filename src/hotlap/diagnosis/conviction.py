@@ -169,7 +169,7 @@ def conclude(
             why = f"what was tried takes away a part of it at most: {words}"
             suspects.append(suspect(replace(nomination, remedies=left), why))
         else:
-            why = _in_words(remedies) or _why_untried(nomination)
+            why = _in_words(told) or _why_untried(nomination)
             suspects.append(suspect(nomination, why, remedies))
     opportunities, without_gain = _opportunities(switches, trials, step_ms)
     return replace(

@@ -31,17 +31,18 @@ def joined_on_device(
 
 @contextlib.contextmanager
 def own_device(device: str | None, ranks: Ranks) -> Iterator[str | None]:
-    """Give the name of this process's device; while it is used, that of a rank is current.
+    """Give the name of this process's device, which is the current one while it is used.
 
     What asks for no device in particular, as `tensor.cuda()` and pinned memory do, would otherwise
-    be on the first device for all ranks of a machine.
+    be on the machine's first device.
 
     Args:
         device: that was asked for.
         ranks: which rank this process is.
     """
     name = name_of_device(device, ranks)
-    if ranks.world == 1 or device_of(name).kind != "cuda":
+    is_first = ranks.world == 1 and (name is None or ":" not in name)
+    if is_first or device_of(name).kind != "cuda":
         yield name
         return
     with torch.cuda.device(name):

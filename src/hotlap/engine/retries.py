@@ -49,13 +49,21 @@ class Retries:
         """Samples of the attempts at the newest step that failed."""
         self._number = 0
 
-    def check(self, error: RuntimeError, micros: MicroBatches | None, number: int) -> None:
+    def check(
+        self,
+        error: RuntimeError,
+        micros: MicroBatches | None,
+        number: int,
+        *,
+        has_begun: bool = False,
+    ) -> None:
         """Raise if a step cannot be taken again.
 
         Args:
             error: what it ran out of memory with.
             micros: its micro-batches, None if they were being made.
             number: of the step, from 1.
+            has_begun: updates of several steps were launched.
 
         Raises:
             DoesNotFit: it was tried in all sizes.
@@ -79,7 +87,7 @@ class Retries:
         if number != self._number:
             self._number, self._tried = number, []
         self._tried.append(samples)
-        if micros is not None and built.step.update.has_begun:
+        if has_begun or (micros is not None and built.step.update.has_begun):
             raise RunError(
                 f"step {number} ran out of memory while the optimizer changed the weights, so they "
                 f"may be partly updated, and the run ends. Free memory of {built.device} that "

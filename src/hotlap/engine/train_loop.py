@@ -90,27 +90,30 @@ def _epoch(
     executor = built.step.executor
     assert isinstance(executor, CapturedGraph)
     while in_epoch < last:
-        retries.keep()
-        most = min(rows.whole - in_epoch, cut(number))
-        block = executor.take_block(rows, in_epoch, most, totals)
-        if block is not None:
-            in_epoch, number = in_epoch + block.count, number + block.count
-            _follow(built, block.count)
-            yield StepDone(
-                number, epoch + 1, in_epoch, block.loss, rows.batch * block.count, block.is_taken,
-                in_epoch == last, built, block.items, block.count, block.totals,
-            )  # fmt: skip
-            continue
-        micros, asked = None, ""
+        micros, asked, update = None, "", built.step.update
+        update.has_begun = False
         try:
-            micros = rows.read(in_epoch)
-            loss, is_taken = built.step(micros)
+            retries.keep()
+            most = min(rows.whole - in_epoch, cut(number))
+            block = executor.take_block(rows, in_epoch, most, totals)
+            micros = rows.read(in_epoch) if block is None else None
+            decided = None if micros is None else built.step(micros)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            retries.check(error, micros, number + 1)
+            retries.check(error, micros, number + 1, has_begun=update.has_begun)
             asked, was_read = str(error).partition("\n")[0], micros is not None
         else:
+            if block is not None:
+                in_epoch, number = in_epoch + block.count, number + block.count
+                _follow(built, block.count)
+                yield StepDone(
+                    number, epoch + 1, in_epoch, block.loss, rows.batch * block.count,
+                    block.is_taken, in_epoch == last, built, block.items, block.count, block.totals,
+                )  # fmt: skip
+                continue
+            assert micros is not None and decided is not None
+            (loss, is_taken), decided = decided, None
             in_epoch, number = in_epoch + 1, number + 1
             samples = sum(count for count, _ in micros)
             micros = None

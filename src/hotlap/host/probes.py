@@ -19,6 +19,7 @@ from hotlap.host import control_groups
 
 _SAMPLE_S = 0.1
 _TOOL_TIMEOUT_S = 10.0
+_VERSION = re.compile(r"^__version__\b.*=\s*['\"](.+)['\"]", re.MULTILINE)
 _MIB = 1024**2
 _RDMA = Path("/sys/class/infiniband")
 _GPU_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
@@ -36,8 +37,18 @@ def version(package: str) -> str | None:
 
 def torch_version() -> str | None:
     """Return `torch.__version__` without importing torch; takes a millisecond, `version` 20."""
-    match = re.search(r"^__version__\b.*=\s*['\"](.+)['\"]", _about_torch(), re.MULTILINE)
+    match = _VERSION.search(_about_torch())
     return match[1] if match else version("torch")
+
+
+def torch_version_of(python: str) -> str | None:
+    """Return the same of the torch that another Python would import, None if it finds none."""
+    if python == sys.executable:
+        return torch_version()
+    about = "import importlib.util as u; print(u.find_spec('torch').origin)"
+    origin = first_line([python, "-c", about])
+    match = _VERSION.search(read(Path(origin).parent / "version.py")) if origin else None
+    return match[1] if match else None
 
 
 def torch_cuda() -> str | None:

@@ -25,6 +25,10 @@ _NOISY = 0.05
 """Error of the plain repetition from which on nothing can be said."""
 _DOUBTS = 8.0
 _FEW = 3
+_OFTEN, _OFTEN_SHARE = 5, 0.05
+"""Movements, and the share of the updates, from which on a copy is more than a snapshot."""
+_WHOLE = 1e-3
+"""How far from all of the way a copy may be that is set to the weights."""
 
 Record = Mapping[str, Any]
 
@@ -61,6 +65,10 @@ def check_averages(plain: Record, other: Record) -> Check:
     ours, theirs = other.get("averages"), plain.get("averages")
     if theirs is None:
         return Check("averages", "partial", "two plain runs differ in the copies of the model")
+    has_its_weights = bool(plain.get("weights")) and plain["weights"] == other["weights"]
+    apart = 0
+    if ours is not None and not has_its_weights:
+        ours, theirs, apart = _without_other_snapshots(ours, theirs)
     if ours is None or _starts_and_lengths(ours) != _starts_and_lengths(theirs):
         words = f"{len(ours or ())} copies of the model, {len(theirs)} in the plain run"
         return Check("averages", "failed", f"{words}, or made at different updates")
@@ -86,9 +94,11 @@ def check_averages(plain: Record, other: Record) -> Check:
             if words := _difference(of_ours, of_plain, copy["since"]):
                 words = f"the {what} of copy {number} of the model differ at {words}"
                 return Check("averages", "failed", words)
+    if apart:
+        words = f"{apart} copies that are set to the weights at times were set at other updates"
+        return Check("averages", "partial", f"{words}, as of the best so far")
     if not theirs:
         return Check("averages", "passed", NO_AVERAGES)
-    has_its_weights = bool(plain.get("weights")) and plain["weights"] == other["weights"]
     if has_its_weights and _digests(ours) != _digests(theirs):
         # Drawn elements say nothing of a single other one, nor of buffers.
         words = "copies of the model have other bits than in the plain run, of the same weights"
@@ -124,6 +134,35 @@ def _starts_otherwise(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> bool
 
 def _starts_and_lengths(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return sorted((copy["since"], len(copy["moved"])) for copy in copies)
+
+
+def _without_other_snapshots(
+    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]], int]:
+    """Return the copies of both runs without snapshots that only one of them has, and how many.
+
+    Which weights are the best so far may be decided otherwise once these are rounded otherwise.
+    """
+    left, kept = list(map(_snapshot_of, ours)), []
+    for copy in theirs:
+        made = _snapshot_of(copy)
+        if made is None or made in left:
+            kept.append(copy)
+        if made in left:
+            left.remove(made)
+    own = list(ours)
+    for made in filter(None, left):
+        own.remove(next(copy for copy in own if _snapshot_of(copy) == made))
+    return own, kept, max(len(ours) - len(own), len(theirs) - len(kept))
+
+
+def _snapshot_of(copy: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return when a copy was made and set to the weights, if that is all that it does, at times."""
+    moves = [at for at, moved in enumerate(copy["moved"]) if moved != 0]
+    is_often = len(moves) >= max(_OFTEN, _OFTEN_SHARE * len(copy["moved"]))
+    if is_often or any(abs(copy["moved"][at] - 1) > _WHOLE for at in moves):
+        return None
+    return (copy["since"], *moves)
 
 
 def _digests(copies: Sequence[Mapping[str, Any]]) -> list[list[str]]:

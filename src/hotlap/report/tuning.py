@@ -109,7 +109,7 @@ def _proven_plans(tuning: Tuning, console: Console) -> None:
     console.print()
     console.print(table)
     if all(rung.tier != "exact" for rung in tuning.proven_plans):
-        console.print("No plan of exact techniques alone was confirmed within this budget.")
+        console.print("No plan was proven to be exact within this budget.")
     if tuning.why_chosen:
         console.print(f"{tuning.why_chosen}.")
 

@@ -16,7 +16,13 @@ from hotlap.trace.schema import Trace
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the line that sets the number of threads."""
     facts, means = trace.facts, trace.phase_means()
-    if not facts.threads_where or not 0 < facts.threads < facts.cores or facts.device != "cpu":
+    # On ranks torchrun asks for one thread each: without the line there would be fewer.
+    if (
+        facts.ranks > 1
+        or not facts.threads_where
+        or not 0 < facts.threads < facts.cores
+        or facts.device != "cpu"
+    ):
         return []
     return [
         Nomination(

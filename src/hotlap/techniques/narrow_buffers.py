@@ -26,6 +26,8 @@ class Buffers:
         """Path -> who holds it, and under which name."""
         self._copies: dict[str, tuple[Any, int, Any]] = {}
         """Path -> the buffer it is a copy of, that one's version, and the copy."""
+        self._captured: set[str] = set()
+        """Paths whose copy is one that a graph makes anew in each replay."""
         self._module, self._is_step = module, False
 
     def join(self, target: StepTarget) -> list[Callable[[], None]]:
@@ -73,7 +75,11 @@ class Buffers:
             if own.dtype != torch.float32:
                 continue
             copied, version, copy = self._copies.get(path, (None, 0, None))
-            if copied is not own or version != own._version:
+            is_captured = _is_captured(own)
+            is_known = copied is own and version == own._version
+            # A graph must read the buffer, not a copy that another one takes the place of.
+            if is_captured or path in self._captured or not is_known:
+                self._captured = self._captured - {path} | ({path} if is_captured else set())
                 with torch.inference_mode(False):
                     # Evaluation makes copies too, and training goes on with them.
                     copy = own.detach().to(torch.bfloat16)
@@ -86,3 +92,10 @@ class Buffers:
             copied, _, copy = self._copies.get(path, (None, 0, None))
             if copy is not None and holder[key] is copy:
                 holder[key] = copied
+
+
+def _is_captured(tensor: Any) -> bool:
+    """True while what is computed of the tensor becomes part of a CUDA graph."""
+    import torch
+
+    return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -91,6 +91,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.resident import ResidentRows
     from hotlap.feed.memory.workers_rows import WorkersRows
     from hotlap.feed.purity.in_workers import DRAWS
+    from hotlap.feed.purity.reach import Reach
 
     loader = target.loader
     # Padding of hotlap's own can be undone, row by row.
@@ -100,10 +101,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if has_own_collate and (target.own_order or has_workers):
         raise Refusal(_COLLATE)
     _check_dataset(loader.dataset)
-    problem = why_not_behind_workers(loader, target.own_order) if has_workers else None
+    looked = Reach(loader.dataset) if has_workers else None
+    problem = looked and why_not_behind_workers(loader, target.own_order, looked)
     limit = options.max_mib * 2**20
-    if problem is not None and problem.startswith(DRAWS):
-        problem = why_not_behind_workers(loader, target.own_order, may_draw=True)
+    if looked is not None and problem is not None and problem.startswith(DRAWS):
+        problem = why_not_behind_workers(loader, target.own_order, looked, may_draw=True)
         if problem is None:
             return _apply_to_parts(target, limit)
     if problem is not None:

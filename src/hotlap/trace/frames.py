@@ -237,7 +237,7 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return dict(variables_of(frame)).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         # Only what lies in the instance itself: a property would run the user's code.
         return getattr(_value(node.value, frame), "__dict__", {}).get(node.attr)

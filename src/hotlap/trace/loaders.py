@@ -196,7 +196,9 @@ class Loaders:
             known.train()
         # Several loaders, as in `zip`: a step is of a batch of each.
         while self._read:
-            self._read.pop().feeds_steps = True
+            each = self._read.pop()
+            # An evaluation that nothing was heard of, as by a copy of the model, reads several.
+            each.feeds_steps = each.feeds_steps or each.newest <= 1
 
     def epochs(self) -> int | None:
         """Return how often training loaders were begun, None if there is none."""
@@ -220,8 +222,9 @@ def length_of(data: Any) -> int | None:
 def _order_of(loader: Any) -> tuple[int, int] | None:
     """Return seed and epoch of the loader's shuffling `DistributedSampler`, None without one."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if isinstance(sampler, DistributedSampler) and sampler.shuffle:
-            return sampler.seed, sampler.epoch
+        # A subclass may make none of its attributes.
+        if isinstance(sampler, DistributedSampler) and getattr(sampler, "shuffle", False):
+            return getattr(sampler, "seed", 0), getattr(sampler, "epoch", 0)
     return None
 
 

@@ -260,7 +260,11 @@ def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
     for path, value in names_of(batch, name):
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             continue
-        if value.is_meta or (value.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if (
+            value.is_meta
+            or value.is_nested
+            or (value.is_cuda and torch.cuda.is_current_stream_capturing())
+        ):
             continue
         held = value.detach().cpu().resolve_conj().resolve_neg()
         # numpy has no bfloat16.

@@ -1,5 +1,6 @@
 """`Custody`: are weights and optimizer state untouched between two updates?"""
 
+import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class Custody:
         """Of each optimizer that there is before the first update: its weights before that."""
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._begun: set[Hashable] = set()
+        self._waiting: dict[int, tuple[Any, tuple[str, str]]] = {}
+        """By identity, with a weak reference: what optimizers begin from that have not stepped."""
         self._movements: dict[Hashable, _Movements] = {}
         self._updates = 0
 
@@ -46,24 +49,28 @@ class Custody:
         if key not in self._begun:
             self._begun.add(key)
             self.first_state.append(state_digest(optimizer))
-            self.follow(key, optimizer, weights)
+            found, begins = self._waiting.pop(id(optimizer), (None, None))
+            if begins is None or found is None or found() is not optimizer:
+                begins = self._begin(optimizer, weights)
+            self._left.setdefault(key, begins)
         self.look(key, optimizer, weights)
 
-    def follow(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
-        """Note what an optimizer begins from, which its own first update is to find.
+    def follow(self, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
+        """Note what an optimizer begins from that has not stepped yet.
 
-        Called by the first update, or at the first one of another optimizer.
+        Called at the first update of another one: what changes until its own first is seen then.
 
         Args:
-            key: see `update_begins`.
-            optimizer: see `update_begins`.
-            weights: see `update_begins`.
+            optimizer: whose state is looked at.
+            weights: what it updates.
         """
-        if key in self._left:
-            return
-        self._left[key] = digest.of_nested(list(weights)), state_digest(optimizer)
+        self._waiting[id(optimizer)] = weakref.ref(optimizer), self._begin(optimizer, list(weights))
+
+    def _begin(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> tuple[str, str]:
+        begins = digest.of_nested(list(weights)), state_digest(optimizer)
         if self._updates == 1:
-            self.first_weights.append(self._left[key][0])
+            self.first_weights.append(begins[0])
+        return begins
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """Look again whether the update that has begun finds what was left, see `update_begins`."""

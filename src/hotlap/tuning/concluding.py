@@ -103,11 +103,20 @@ def conclude(
         trace=seen.trace,
         aim=tuner.aim,
         live_decides=tuner.live_decides,
+        torch=_torch_of_trials(tuner),
         plain_peak_bytes=tuner.plain_peak_bytes,
         memory=tuner.memory,
         best_phases=own.steady_phases() if own is not None else None,
         best_phases_are_steady=own is not None and own.has_later_epoch,
     )
+
+
+def _torch_of_trials(tuner: Tuner) -> str | None:
+    # Which Python a command starts is not known before it runs.
+    if getattr(tuner.lab.subject, "is_command", False):
+        return None
+    said = (trial.torch for trial in tuner.lab.trials)
+    return next((each["version"] for each in said if each is not None), None)
 
 
 def _baseline(seen: Observation, final: Race | None) -> Spread:

@@ -1,7 +1,7 @@
 """`Tuning`, `TrialRow`, `ProvenPlan`: what a tuning found, as JSON and as a plan file."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -138,6 +138,8 @@ class Tuning:
     pair_ms: tuple[float, float] | None = None
     """Ms of a step, plain and under the plan, in the paired turns whose ratio is the median; None
     if nothing was gained."""
+    torch: str | None = None
+    """Version that the trials ran with, which may be another interpreter's; None if not known."""
     live_decides: bool = True
     """True if plans were told apart by turns in one process, False if by fresh ones."""
 
@@ -204,8 +206,10 @@ class Tuning:
         ):
             return ""
         words = f". On average a step of it takes {before:.2f} -> {after:.2f} ms"
-        if before <= raced[0]:
+        if log(raced[0] / before) > _FAR:
             return f"{words}: the machine was slower in the race than when the run was watched"
+        if before <= raced[0]:
+            return words
         if plain.slowed > 1:
             return f"{words}, beside other processes"
         words += ", the first epoch and slow steps included"
@@ -300,7 +304,7 @@ def plan_file(tuning: Tuning, host: MeasuredOn) -> PlanFile:
     notes = {name: states.get(name, "") for name in tuning.plan.techniques}
     return PlanFile(
         plan=tuning.plan,
-        host=host,
+        host=replace(host, torch=tuning.torch or host.torch),
         verdict=PlanVerdict(verdict.tier, verdict.evidence, verdict.horizon_steps),
         speedup=Speedup(ratio.median, ratio.low, ratio.high),
         notes=notes,

@@ -14,7 +14,7 @@ _STEPS = 4
 class ChangedGradients:
     """Compares one gradient as backward has left it with what clipping, a scaler or a step finds.
 
-    Only on the CPU: on another device the comparison would have to be waited for.
+    On another device nothing is waited for: what a comparison gives is read in `counts`.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,18 @@ class ChangedGradients:
         self._kept: tuple[Any, torch.Tensor] | None = None
         """A parameter, and a copy of its gradient after the newest backward."""
         self._steps = 0
-        self.compared = self.changed = 0
+        self._compared = self._changed = 0
+        self._unread: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """On a device: whether a gradient tells anything, and whether it was changed."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many gradients were compared, and how many of these were changed."""
+        for tells, differs in self._unread:
+            if tells.item():
+                self._compared += 1
+                self._changed += bool(differs.item())
+        self._unread.clear()
+        return self._compared, self._changed
 
     def backward_ends(self, optimizer: Any) -> None:
         """Keep the smallest gradient of an optimizer."""
@@ -43,9 +54,10 @@ class ChangedGradients:
         parameter, before = kept
         with mute_listener(), torch.no_grad():
             # Zeros are the same when they are divided, and what is no number differs from itself.
-            if before.any() and before.isfinite().all():
-                self.compared += 1
-                self.changed += parameter.grad is None or not torch.equal(parameter.grad, before)
+            tells, gradient = before.any() & before.isfinite().all(), parameter.grad
+            is_other = gradient is None or gradient.shape != before.shape
+            differs = torch.ones_like(tells) if is_other else (gradient != before).any()
+            self._unread.append((tells, differs))
 
     def step_begins(self) -> None:
         """A step is about to use the gradients."""
@@ -57,7 +69,8 @@ class ChangedGradients:
 def _is_comparable(gradient: Any) -> bool:
     return (
         gradient is not None
-        and gradient.device.type == "cpu"
+        and not gradient.is_meta
+        and not (gradient.is_cuda and torch.cuda.is_current_stream_capturing())
         and gradient.layout is torch.strided
         and not is_share(gradient)
     )

@@ -106,6 +106,7 @@ class WatchLearning(Part):
         """Return everything that was seen."""
         seen_by, steps = self._safely.facts, self._session.steps
         kept, looked = seen_by(_KEPT, lambda: (self._kept, self._looked)) or (0, 0)
+        compared, changed = seen_by(_CHANGED, self._changed.counts) or (0, 0)
         return Learning(
             losses=seen_by(_LOSSES, lambda: self._losses.facts(self._estimate)),
             evaluations=seen_by(_EVALUATIONS, lambda: self._evaluations.facts(steps)),
@@ -120,8 +121,8 @@ class WatchLearning(Part):
             first_backwards=looked,
             empty_steps=self._missing.empty,
             looked_at_steps=self._missing.looked,
-            compared_gradients=self._changed.compared,
-            changed_gradients=self._changed.changed,
+            compared_gradients=compared,
+            changed_gradients=changed,
             scales=self._scales,
             scalers=seen_by(_SCALERS, self._scalers.facts),
             optimizers_made=tuple(self._scalers.optimizers_made),

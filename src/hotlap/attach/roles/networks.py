@@ -1,7 +1,6 @@
 """`Networks`: the modules that a script trains, and those that it only calls beside them."""
 
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -130,12 +129,9 @@ def names_of(roots: list[Any]) -> list[dict[str, str]]:
             for key, parameter in parameters_of(optimizer)
         }
         # Two models of one optimizer may call their parameters alike.
-        times = Counter(short for short, _ in of.values())
+        is_unique = len({short for short, _ in of.values()}) == len(of)
         head = f"optimizer {number}: " if len(optimizers) > 1 else ""
         found.append(
-            {
-                key: head + (short if times[short] == 1 else whole)
-                for key, (short, whole) in of.items()
-            }
+            {key: head + (short if is_unique else whole) for key, (short, whole) in of.items()}
         )
     return found

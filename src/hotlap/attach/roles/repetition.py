@@ -277,8 +277,8 @@ class Repetition:
 
     def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
         """True if these are the inputs of the step's first forward, but for their rounding."""
-        leaves: list[torch.Tensor] = []
-        if nested.flatten_into(inputs, leaves) is None:
+        leaves = nested.given_tensors(inputs)
+        if leaves is None:
             return False
         names = [f"input.{number}" for number in range(len(leaves))]
         if {name for name in self.tensors if name.startswith("input.")} != {*names}:

@@ -153,8 +153,8 @@ class StepSampler:
         if self._step is None:
             return
         self._draws_itself = True
-        leaves: list[torch.Tensor] = []
-        if nested.flatten_into(inputs, leaves) is None:
+        leaves = nested.given_tensors(inputs)
+        if leaves is None:
             self._give_up("the model is called with objects that are not tensors")
             return
         for number, leaf in enumerate(leaves):

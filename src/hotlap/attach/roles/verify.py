@@ -172,11 +172,8 @@ class Verify(Part):
     def _follow_the_others(self, first: Any) -> None:
         """Note what each other optimizer begins from: a step of the first one may change it."""
         for optimizer in known_optimizers():
-            stepper = self._watch.steppers.find(optimizer)
-            if optimizer is first or stepper is None:
-                continue
-            if not any(map(is_lazy, _parameters_of(optimizer))):
-                self._custody.follow(stepper.number, optimizer, _weights_of(optimizer))
+            if optimizer is not first and not any(map(is_lazy, _parameters_of(optimizer))):
+                self._custody.follow(optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         self._gradients.update_ends()
@@ -291,6 +288,11 @@ class _Inputs:
         self._computed += [memory for memory in found if memory is not None]
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
-        if tensor.requires_grad:
+        if tensor.grad_fn is not None:
+            return True
+        # A script may differentiate by its inputs; what an optimizer updates is no such input.
+        if tensor.requires_grad and any(
+            tensor is each for optimizer in known_optimizers() for each in _parameters_of(optimizer)
+        ):
             return True
         return memory_of(tensor) in self._computed

@@ -1,5 +1,6 @@
 """How many bytes of samples a plan will keep in memory, and in whose."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,12 +52,14 @@ def kept_samples(
     options = keeping[0]
     size = (len(task.data) + _held_out_samples(task)) * of_one
     is_transformed = task.transform is not None or task.batch_transform is not None
-    may_be_there = device != "cpu" and options.where != "host" and not is_transformed
+    # A technique from outside has options of its own.
+    where, most = getattr(options, "where", "auto"), getattr(options, "max_mib", sys.maxsize)
+    may_be_there = device != "cpu" and where != "host" and not is_transformed
     if may_be_there and size <= DevicePlace.share_of(memory_bytes):
         return KeptSamples(size, is_on_device=True)
     # As `HostPlace` has it, before the run holds anything.
     free = memory_bytes if device == "cpu" else available_bytes()
-    return KeptSamples(size if size <= min(options.max_mib * 2**20, free // 2) else 0)
+    return KeptSamples(size if size <= min(most * 2**20, free // 2) else 0)
 
 
 def _keeps_rows(task: Task) -> bool:

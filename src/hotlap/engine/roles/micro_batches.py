@@ -54,7 +54,7 @@ def fit(trial: Trial) -> NoReturn:
         done.why = f"it held {peak / 2**20:.1f} MiB"
     trial.report(
         None,
-        steps=_STEPS,
+        steps=done.steps,
         size=size,
         batch=trial.task.logical_batch,
         own=trial.task.most_samples,
@@ -82,6 +82,7 @@ class _Attempt:
     held_bytes: int = 0
     """Held before the model is made, if that is too much already."""
     why_not_split: str | None = None
+    steps: int = _STEPS
 
     def run(self, trial: Trial, size: int) -> None:
         held = self.limit.held_bytes
@@ -93,8 +94,10 @@ class _Attempt:
         self.why_not_split = why_not_smaller(built.task, built.model, built.step.target)
         self.base_bytes = self.limit.held_bytes
         self.where = "a step"
+        # A graph that is captured holds memory of its own.
+        self.steps = max(_STEPS, _steps_to_capture(built) + 1)
         for step in steps_of(built):
-            if step.number == _STEPS:
+            if step.number == self.steps:
                 break
         if built.held_out is not None:
             # As before the first step of a run, when there is no optimizer state yet.
@@ -133,25 +136,33 @@ class _Turns:
 
     def __init__(self, built: BuiltRun) -> None:
         self._built, self._at = built, Position()
+        self._size = 0
 
     def take(self, size: int, steps: int) -> dict[str, Any]:
-        """Take one step that does not count, and then so many."""
-        built = self._built
+        """Take one step that does not count, and then so many.
+
+        Of a plan that captures its steps as many do not count as it takes to capture this size.
+        """
+        built, uncounted = self._built, 1
         built.source.micro = size
+        if size != self._size:
+            built.step.executor.forget()
+            uncounted = max(1, _steps_to_capture(built))
+        self._size = size
         built.hardware.release_memory()
         number, samples, began = 0, 0, 0.0
         with closing(self._endless()) as taken:
             for step in taken:
-                if number == 0:
+                if number == uncounted - 1:
                     # The proof of an optimizer's implementation is not part of a step's time.
                     built.step.update.recorder = None
                     built.hardware.synchronize()
                     began = time.perf_counter()
-                else:
+                elif number >= uncounted:
                     samples += step.samples
                 self._at = step.after
                 number += 1
-                if number > steps:
+                if number >= uncounted + steps:
                     break
         built.hardware.synchronize()
         seconds = time.perf_counter() - began
@@ -163,6 +174,12 @@ class _Turns:
             # Gone through again, at the rate that its schedule ended with.
             self._at = Position()
             self._built.stop_schedule()
+
+
+def _steps_to_capture(built: BuiltRun) -> int:
+    """Return the steps until one is replayed, 0 of a plan that captures none."""
+    wish = built.step.target.graph
+    return 0 if wish is None else wish.warm_up + 1
 
 
 def _build(trial: Trial, size: int) -> BuiltRun:

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -229,9 +230,20 @@ class _Cast:
         return value.to(self._plain.dtype) if value.is_floating_point() else value
 
 
+_HANDED_OUT: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Models that the recipe has given."""
+
+
 def _in_format(task: Task, dtype: torch.dtype) -> Task:
-    # A recipe may hand out one module, which then must not be both models.
-    return replace(task, model=lambda: copy.deepcopy(task.model()).to(dtype))
+    def model() -> Any:
+        made = task.model()
+        # A recipe may hand out one module, which must not be both models.
+        if made in _HANDED_OUT:
+            made = copy.deepcopy(made)
+        _HANDED_OUT.add(made)
+        return made.to(dtype)
+
+    return replace(task, model=model)
 
 
 def seeds(trial: Trial) -> None:

@@ -36,11 +36,15 @@ class AsyncDecision:
         here = device.allocate_pinned(8).view(torch.float32)
         count = 1 if count is None else count
         here[1] = 1.0 if isinstance(count, torch.Tensor) else float(count)
+        on_device = torch.device(device.name).type
         known = device.mark()
         with device.use_stream(self._stream):
             device.wait(known)
             for place, value in enumerate((total, count)):
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and value.device.type != on_device:
+                    # A count may be the host's, as the `batch_sizes` of packed sequences are.
+                    here[place] = float(value)
+                elif isinstance(value, torch.Tensor):
                     value = value.detach()
                     device.hand_over(value)
                     device.copy(here[place], value.reshape(()).to(torch.float32))

@@ -83,6 +83,12 @@ class Blocks:
         """What the graphs depend on, beside their length."""
         self._next = -1
         """The step of the epoch that the device would take next."""
+        self.has_failed = False
+        """True if a capture failed: no graph is replayed any more, see `CaptureFailed`."""
+
+    def has(self, count: int) -> bool:
+        """True if a block of that length is captured."""
+        return count in self._graphs
 
     def length(self, most: int) -> int:
         """Return how many steps the next block takes if it may take `most`; 0 for none."""
@@ -108,6 +114,8 @@ class Blocks:
             return None
         graph, gradients = self._graphs[count]
         self._begin_totals(*totals())
+        # Whatever fails from here on, the weights are changed.
+        self._update.has_begun = True
         done = graph.replay()
         self._next = first + count
         self._wish.replays += count
@@ -156,6 +164,7 @@ class Blocks:
         except RuntimeError as error:
             log.info("blocks of steps refused", exc_info=True)
             self._wish.single = f"the capture of {count} steps failed: {in_one_line(error)}"
+            self.has_failed = True
             self._update.forget_unscaling()
         else:
             trained = trained_tensors(self._update.optimizer)

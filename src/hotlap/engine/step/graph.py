@@ -20,6 +20,8 @@ from hotlap.nested import flatten_into, has_packed, rebuild
 
 log = logging.getLogger("hotlap")
 
+_DEPTH = 3
+"""Containers within each other that are looked into, a module's own attributes the first."""
 _MOST_FORMS = 8
 """Forms of batches before one of them has come often enough to be captured."""
 
@@ -66,6 +68,9 @@ class CapturedGraph:
         self._gradients: Gradients = []
         self._shown: Gradients | None = None
         """Those that parameters have as `.grad`, None if no graph left them."""
+        self._read: dict[int, torch.Tensor] = {}
+        """By where it lies: what graphs may read there, whatever the model has in its place later.
+        """
         self.blocks: Blocks | None = None
         if self._wish.steps > 1:
             self.blocks = Blocks(attempt, update, device, self._stream, ahead, self._wish.steps)
@@ -143,10 +148,15 @@ class CapturedGraph:
         if self._wish.refused is not None:
             return None
         self._rates.follow()
+        if not blocks.has(count):
+            self._keep_what_is_read()
         found = blocks.take(epoch, first, count, totals)
         if found is None:
             # A capture that failed has left no gradients.
             self._shown = None
+            if blocks.has_failed:
+                self.forget()
+                blocks.has_failed = False
             return None
         self._update.has_begun, self.replayed = True, None
         self._show(found[1])
@@ -164,6 +174,7 @@ class CapturedGraph:
         another form from now on."""
         self._graph = None
         self._inputs.clear()
+        self._read.clear()
         self._gradients, self._shown = [], None
         if self.blocks is not None:
             self.blocks.forget()
@@ -176,12 +187,17 @@ class CapturedGraph:
         output keeps them: those of another stream would break a later capture.
         """
         device = self._device
-        known = device.mark()
-        with device.use_stream(self._stream):
-            device.wait(known)
-            yield
-            done = device.mark()
-        device.wait(done)
+        done = known = device.mark()
+        try:
+            with device.use_stream(self._stream):
+                device.wait(known)
+                try:
+                    yield
+                finally:
+                    done = device.mark()
+        finally:
+            # A step that failed has queued work, which what is put back must not overtake.
+            device.wait(done)
 
     def _run_uncaptured(self, micros: MicroBatches) -> torch.Tensor:
         self._wish.other_steps += 1
@@ -217,6 +233,7 @@ class CapturedGraph:
         if inputs.warmed_up < self._wish.warm_up:
             return False
         attempt = self._attempt
+        self._keep_what_is_read()
         try:
             self._graph = self._device.capture(lambda: attempt(inputs.micros), self._stream)
         except RuntimeError as error:
@@ -237,12 +254,38 @@ class CapturedGraph:
         self._shown = self._gradients
         return True
 
+    def _keep_what_is_read(self) -> None:
+        """Keep tensors in attributes alive: a replay reads where they were when it was captured.
+
+        A mask, for one, is kept until a batch has another length.
+        """
+        for each in tensors_in_attributes(self._model):
+            if each.layout is torch.strided:
+                # Not with what it was computed from.
+                self._read.setdefault(each.untyped_storage().data_ptr(), each.detach())
+
     def _replay(self) -> torch.Tensor:
         assert self._graph is not None
         self._update.has_begun = True
         self._wish.replays += 1
         self._show(self._gradients)
         return self._graph.replay()
+
+
+def tensors_in_attributes(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a model's modules have as attributes, or in containers that are."""
+    found: dict[int, torch.Tensor] = {}
+
+    def look(value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            found[id(value)] = value
+        elif isinstance(value, dict | list | tuple) and depth:
+            for part in value.values() if isinstance(value, dict) else value:
+                look(part, depth - 1)
+
+    for module in model.modules():
+        look(vars(module), _DEPTH)
+    return list(found.values())
 
 
 def _in_words(error: RuntimeError) -> str:

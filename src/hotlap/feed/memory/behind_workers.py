@@ -332,12 +332,15 @@ class KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
         return self._keeping.keep(batch, indices, waited_s, worker_idx)
 
 
-def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = False) -> str | None:
+def why_not_behind_workers(
+    loader: Any, own_order: bool, looked: Reach, *, may_draw: bool = False
+) -> str | None:
     """Return why what this loader's workers read cannot be kept, None if nothing speaks against it.
 
     Args:
         loader: a DataLoader with workers.
         own_order: the engine's own.
+        looked: what its data set reaches.
         may_draw: True if samples may draw random numbers.
     """
     if own_order or not can_fork():
@@ -349,7 +352,6 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
     problem = _differs(loader)
     if problem is not None:
         return problem
-    looked = Reach(loader.dataset)
     if asks_for_its_worker(looked):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the worker that "
@@ -358,6 +360,6 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
     if looked.problem is not None:
         # What prints would do so for each sample that is read below.
         return looked.problem
-    problem = None if may_draw else why_not_in_workers(loader)
+    problem = None if may_draw else why_not_in_workers(loader, looked)
     problem = problem or changes_when_read(loader.dataset)
     return problem or draws_between_batches(loader)

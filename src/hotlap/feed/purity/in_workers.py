@@ -30,10 +30,15 @@ _LOOKED_AT = 4
 """Batches that a sampler is asked for to see whether it draws as it goes."""
 
 
-def why_not_in_workers(loader: Any) -> str | None:
-    """Return why samples would be others in another number of workers, None if nothing shows."""
+def why_not_in_workers(loader: Any, looked: Reach | None = None) -> str | None:
+    """Return why samples would be others in another number of workers, None if nothing shows.
+
+    Args:
+        loader: a script's DataLoader.
+        looked: what its data set reaches, if that was looked at already.
+    """
     dataset, threads = loader.dataset, torch.get_num_threads()
-    if asks_for_its_worker(try_to_look(dataset)):
+    if asks_for_its_worker(looked or try_to_look(dataset)):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the number of "
             f"workers (num_workers={loader.num_workers} in the DataLoader). Remove `workers` from "

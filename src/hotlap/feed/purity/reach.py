@@ -155,13 +155,18 @@ class Reach:
                     self.watched.add_slot(f"{path}.{name}", value, name, held)
         for kind in type(value).__mro__:
             self._held.add(kind)
+            # A class of a module that was loaded and not registered is the user's as well.
+            self._kinds.setdefault(kind, f"{path}.{kind.__name__}")
             if is_own_class(kind):
                 self._add(f"{path}.{kind.__name__}", kind)
 
     def _look_at_class(self, path: str, kind: type) -> None:
         if not is_own_class(kind):
             return
-        self._kinds[kind] = path
+        self._kinds.setdefault(kind, path)
+        for base in kind.__mro__[1:]:
+            if is_own_class(base):
+                self._add(f"{path}.{base.__name__}", base)
         attributes = vars(kind)
         for name, value in attributes.items():
             if not (name.startswith("__") or isinstance(value, _DESCRIPTORS)):
@@ -185,7 +190,8 @@ class Reach:
         if names & _WRITING:
             self.problem = f"reading a sample may write to a file ({path})"
             return
-        self.names |= names
+        # A constructor that calls its base's does not call those of objects that are there.
+        self.names |= names - {*_MADE}
         known = function.__globals__
         for name in names_imported(code):
             for each in (name, f"{known.get('__package__')}.{name}"):
@@ -213,7 +219,7 @@ class Reach:
             wanted = self.names.union(READING, _ENTERED, () if kind in self._held else _MADE)
             for name in sorted(wanted & vars(kind).keys()):
                 method = function_of(vars(kind)[name])
-                if isinstance(method, FunctionType):
+                if isinstance(method, FunctionType) and is_own_code(method.__code__):
                     self._add(f"{path}.{name}", method)
         for path, module in list(self._modules.values()):
             for name in sorted(self.names & vars(module).keys()):

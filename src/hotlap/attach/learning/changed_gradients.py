@@ -25,7 +25,7 @@ class ChangedGradients:
         self._steps = 0
         self._compared = self._changed = 0
         self._unread: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """On a device: whether a gradient tells anything, and whether it was changed."""
+        """Of each that was compared: whether it tells anything, and whether it was changed."""
 
     def counts(self) -> tuple[int, int]:
         """Return how many gradients were compared, and how many of these were changed."""

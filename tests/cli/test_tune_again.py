@@ -81,7 +81,13 @@ def _tune(folder: Path, *more: str) -> tuple[dict[str, Any], str, float]:
 def _interrupt_at(folder: Path, words: str) -> None:
     """Press Ctrl-C as soon as a line of progress has these words."""
     with subprocess.Popen(
-        ARGV, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ARGV,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell without job control starts in the background ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stderr is not None
         said = []

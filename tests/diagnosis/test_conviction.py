@@ -2,12 +2,14 @@
 
 import io
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
 from hotlap.attach.entry import Script
 from hotlap.demo import hints_of
+from hotlap.diagnosis import live_trials
 from hotlap.diagnosis.causes import _needs, _reserve_s, _Subject
 from hotlap.diagnosis.conviction import (
     Trials,
@@ -20,6 +22,7 @@ from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.live_trials import SHARE
 from hotlap.diagnosis.time_plan import Clock, RaceTime
 from hotlap.lab.arm import Arm
+from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
@@ -329,3 +332,19 @@ def test_what_is_kept_for_trials_is_enough_for_whole_epochs() -> None:
     # Control: with less, turns are parts of epochs, or none fits.
     needs, _ = _needs(replace(subject, clock=Clock(kept - 0.5)), trace, None, plans)
     assert needs.epoch is None
+
+
+def test_changes_that_no_time_is_left_for_are_not_said_to_be_switched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    duel = MagicMock()
+    duel.return_value.__enter__.return_value.race.return_value = MagicMock(
+        decisions=(), placebo=None
+    )
+    monkeypatch.setattr(live_trials, "Duel", duel)
+    monkeypatch.setattr(live_trials, "_trials_of", lambda *_: {})
+    seen, told = Observation(trace_of(1.0, 1.0), [], MagicMock()), []
+    lab, fused = Lab(Script(path="train.py")), Plan({"optimizer": {"implementation": "fused"}})
+    for left_s, said in ((0.1, []), (60.0, [1])):
+        live_trials.race_live(lab, seen, {"fused": fused}, left_s, told.append)
+        assert told == said

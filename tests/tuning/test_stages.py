@@ -274,7 +274,8 @@ def test_the_state_of_a_technique_is_what_says_most_of_it() -> None:
     notes.note_live(fused, Decision((0,), "undecided", Ratio(1.7, 0.6, 3.7, 4)))
     notes.note_untried([fused], "the budget is too short")
     assert notes.rows(["optimizer"])[0]["why"].endswith(
-        "undecided; not tried alone in fresh processes: optimizer(implementation=fused)"
+        ", undecided after 4 rounds; not tried alone in fresh processes: "
+        "optimizer(implementation=fused)"
     )
     late = Arm("x", RESIDENT, faked.LAB, failed="it was not ready after 5 s", is_late=True)
     notes.note_race(RESIDENT_ALONE, late, first)

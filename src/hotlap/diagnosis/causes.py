@@ -226,9 +226,12 @@ def _try(
     if planned is not None and planned < LEAST_STEPS:
         why = f"a run of {planned} steps is too short to be compared with another"
         return _without_trials(known, nominations, why)
-    if seen.trial is not None:
-        subject.progress(f"{len(plans)} changes, switched between steps of {subject.plain}")
-    live = race_live(subject.lab, seen, plans, subject.clock.left)
+
+    def tell(count: int) -> None:
+        plural = "s" * (count > 1)
+        subject.progress(f"{count} change{plural}, switched between steps of {subject.plain}")
+
+    live = race_live(subject.lab, seen, plans, subject.clock.left, tell)
     plans = still_wanted(plans, nominations, live)
     if not plans:
         return conclude(known, nominations, switches, live)
@@ -312,4 +315,4 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
 def _without_trials(known: Diagnosis, nominations: Sequence[Nomination], why: str) -> Diagnosis:
     """Return what is known where nothing could be raced."""
     suspects = tuple(suspect(nomination, why) for nomination in nominations)
-    return replace(known, suspects=suspects, notes=(*known.notes, f"nothing was tried: {why}"))
+    return replace(known, suspects=suspects, notes=(*known.notes, f"nothing was measured: {why}"))

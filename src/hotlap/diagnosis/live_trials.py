@@ -1,6 +1,6 @@
 """Trials in the process that was watched: what can be switched there is raced between its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from hotlap.diagnosis.conviction import WORTH_CALLING, Trials, Tried, in_words
@@ -28,7 +28,13 @@ _FEW = 10
 """Rounds below which nothing is ruled out."""
 
 
-def race_live(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: float) -> Trials:
+def race_live(
+    lab: Lab,
+    seen: Observation,
+    plans: Mapping[str, Plan],
+    left_s: float,
+    tell: Callable[[int], None],
+) -> Trials:
     """Race the plans that can be switched in the watched process, and end it.
 
     Args:
@@ -36,6 +42,7 @@ def race_live(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: fl
         seen: the watched run; nothing is tried if its process has not stayed.
         plans: by name, one technique each.
         left_s: seconds that are left of the budget.
+        tell: called with the number of plans that are raced, before they are, if any is.
 
     Returns:
         What was told; a plan that is not in it must be tried in a fresh process.
@@ -43,7 +50,7 @@ def race_live(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: fl
     if seen.trial is None:
         return Trials({}, 0.0)
     try:
-        return _race(lab, seen, plans, left_s)
+        return _race(lab, seen, plans, left_s, tell)
     except HotlapError:
         # The script ended, or cannot be divided into turns: fresh processes tell as much.
         return Trials({}, 0.0)
@@ -51,7 +58,13 @@ def race_live(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: fl
         seen.trial.kill()
 
 
-def _race(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: float) -> Trials:
+def _race(
+    lab: Lab,
+    seen: Observation,
+    plans: Mapping[str, Plan],
+    left_s: float,
+    tell: Callable[[int], None],
+) -> Trials:
     known, trace = registry(lab.techniques), seen.trace
     ready_s = min(_READY_S, _READY_SHARE * left_s)
     live = {name: plan for name, plan in plans.items() if _can_race(plan, known, trace, ready_s)}
@@ -62,6 +75,7 @@ def _race(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: float)
     seconds = min(_SECONDS, SHARE * left_s)
     if not live or seconds_to_decide(len(live), step_ms, settle) > min(script_s, seconds):
         return Trials({}, 0.0)
+    tell(len(live))
     with Duel(
         lab,
         list(live.values()),

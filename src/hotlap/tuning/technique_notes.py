@@ -77,7 +77,8 @@ class Notes:
         self._raced_live.add(candidate.name)
         words = f"{candidate.name} alone, in one process: {figures(ratio)}"
         if decision.state == "undecided":
-            words += f", undecided{decision.why and f': {decision.why}'}"
+            rounds = f" after {ratio.pairs} round{'s' * (ratio.pairs != 1)}"
+            words += f", undecided{f': {decision.why}' if decision.why else rounds}"
         elif decision.state == "not_faster":
             words += ", no gain"
         else:

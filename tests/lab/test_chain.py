@@ -13,6 +13,7 @@ from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from hotlap.trial import digest
 from hotlap.trial.custody import Custody
+from hotlap.trial.late_starts import LateStarts
 from hotlap.trial.repetition_ways import BUFFER
 from tests.lab.records import record
 
@@ -112,6 +113,28 @@ def test_another_state_before_the_first_update_is_changed() -> None:
             custody.update_ends(0, optimizer, [weight], digest.of_nested([weight]))
         states.append(custody.first_state)
     assert states[0] != states[1] and {len(state) for state in states} == {1}
+
+
+@pytest.mark.parametrize(
+    ("apart", "state"), [(0.0, "passed"), (1e-5, "partial"), (0.1, "not_made")]
+)
+def test_models_that_are_trained_later_begin_as_in_the_plain_run(apart: float, state: str) -> None:
+    plain, other = ({**record(), "late_starts": _begin_late(by)} for by in (0.0, apart))
+    found = check_start(plain, other, None)
+    assert found.state == state
+    assert "trained later" in found.evidence
+    assert check_start(plain, record(), None).state == "not_made"
+    if state == "not_made":
+        assert check_start(plain, other, "weights (first at 1)").state == "partial"
+
+
+def _begin_late(apart: float) -> list[list[Any]]:
+    starts, teacher, student = LateStarts(), [torch.ones(9)], [torch.full((9, 9), 2.0 + apart)]
+    for update in range(4):
+        starts.update_begins(teacher if update < 2 else student, update)
+        teacher[0] -= 0.1
+    assert [row[:2] for row in starts.rows] == [[2, 1]]
+    return starts.rows
 
 
 @pytest.mark.parametrize("when", ["before the first update", "before that of the other one"])

@@ -13,6 +13,19 @@ from hotlap.lab.sampled_steps import (
     check_update,
     confirm_failure,
 )
+from hotlap.lab.script_repetition import problem_of_samples
+
+
+def test_steps_that_are_unlike_most_updates_say_nothing_of_them() -> None:
+    def problem(*, steps: int, each: int, updates: int) -> str:
+        samples = [{"updates": [0] * each}] * 6
+        record = {"steps": steps, "weights": [""] * updates, "samples": samples}
+        return problem_of_samples({**record, "not_sampled": ""}, 6)
+
+    assert problem(steps=16, each=1, updates=16) == ""
+    assert problem(steps=16, each=2, updates=32) == ""
+    # The last step has all updates of a second model, which is trained after the first.
+    assert "about 16 of the 496 updates" in problem(steps=16, each=1, updates=496)
 
 
 def tensor(size: float, off: float, plain: float, **more: float) -> dict[str, Any]:

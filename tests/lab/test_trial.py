@@ -105,6 +105,13 @@ def test_one_of_two_trials_gets_a_network_of_its_own_after_the_other_had_to(
             lab.retry_if_address_in_use(lambda: (_ for _ in ()).throw(said))
 
 
+def test_a_trial_may_be_told_more_than_an_environment_holds() -> None:
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        padding = "x" * (1 << 19)
+        trial = lab.start("observe", seconds=30, epochs=9, steps=5, naming_s=0, padding=padding)
+        assert trial.message(["report"], 30)["steps"] == 5
+
+
 def test_a_missing_module_is_named() -> None:
     error = failing("--fault", "missing_module")
     assert "a_module_that_is_not_there" in str(error)

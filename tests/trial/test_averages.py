@@ -120,6 +120,8 @@ def follow(kind: str, *, skip_every: int = 0, decay: float = 0.9) -> list[dict[s
     shadow: Any = {name: named[name].detach().clone() for name in names}
     if kind == "state_dict":
         shadow = {name: each.detach().clone() for name, each in model.state_dict().items()}
+    if kind == "ordered":
+        shadow = copy.deepcopy(model.state_dict())
     if kind in ("list", "learned"):
         shadow = [*shadow.values()]
     if kind == "gradients":
@@ -144,7 +146,7 @@ def follow(kind: str, *, skip_every: int = 0, decay: float = 0.9) -> list[dict[s
     return averages.report()
 
 
-@pytest.mark.parametrize("kind", ["dict", "state_dict", "rebound", "list", "learned"])
+@pytest.mark.parametrize("kind", ["dict", "state_dict", "ordered", "rebound", "list", "learned"])
 def test_averages_in_lists_and_dicts_are_followed(kind: str) -> None:
     found = follow(kind)
     assert len(found) == 1
@@ -194,6 +196,31 @@ def test_a_models_own_parts_are_no_copies() -> None:
     assert Averages().update_begins([model], ()) == [twin]
     # Nor is one that is trained itself.
     assert Averages().update_begins([model], [*twin.parameters()]) == []
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.8])
+def test_parts_of_a_model_may_have_averages_in_a_wrapper_of_their_own(decay: float) -> None:
+    found = _follow_wrapped(0.9)
+    # The layers of the wrapper are alike: each is compared with the one that it was copied from.
+    assert [each["moved"][2] for each in found] == pytest.approx([0.1, 0.1], rel=1e-3)
+    other = check_averages({"averages": found}, {"averages": _follow_wrapped(decay)})
+    assert other.state == ("passed" if decay == 0.9 else "failed")
+
+
+def _follow_wrapped(decay: float) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    model = own_class()(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    target = nn.Sequential(*(copy.deepcopy(model[place]) for place in (0, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    averages = Averages()
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        averages.update_begins([model], [*model.parameters()], [target])
+        optimizer.step()
+        for own, weight in zip(target.parameters(), model.parameters(), strict=False):
+            own.data.lerp_(weight.detach(), 1 - decay)
+    return averages.report()
 
 
 def test_copies_that_an_optimizer_trains_are_no_averages() -> None:

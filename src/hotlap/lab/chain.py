@@ -4,7 +4,7 @@ Between two sampled steps nothing is repeated; what moves there is seen by these
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import dist, hypot, inf, isfinite
 from typing import Any
 
 from hotlap.lab.check import Check
@@ -15,6 +15,8 @@ OWN_CHANGES = "before which the script itself changes the weights"
 MOVED_LIMIT = 1e-4
 """Movement of a tensor between two updates, as a share of it, where the script moves others
 itself."""
+_LATE_LIMIT = 1e-3
+"""How far apart weights may be that are trained only after others, as a share of their length."""
 _EACH = 0.9
 """Share of the updates from which on something moves between nearly all of them."""
 _MOVED_FACTOR = 1.5
@@ -49,12 +51,38 @@ def check_start(
         differ.append("the optimizers' state before their first updates")
     if not differ:
         except_ = f", except {_list_some(not_repeated)}" * bool(not_repeated)
-        state = "partial" if not_repeated else "passed"
-        return Check("start", state, f"{words} start bit-equal{except_}")
+        late, late_words = _late_starts(plain, other)
+        if late == "not_made" and plain_repeats is not None:
+            late = "partial"
+        state = "partial" if not_repeated and late == "passed" else late
+        return Check("start", state, f"{words} start bit-equal{except_}{late_words}")
     words = f"not as in the plain run: {_list_some(differ)} (of {words})"
     if plain_repeats is not None:
         return Check("start", "not_made", f"{words}, and two plain runs differ in {plain_repeats}")
     return Check("start", "failed", words)
+
+
+def _late_starts(plain: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str]:
+    """Return state and words on the models that are trained only after others have been."""
+    theirs, ours = plain.get("late_starts") or [], other.get("late_starts") or []
+    if not theirs and not ours:
+        return "passed", ""
+    if [row[:2] for row in theirs] != [row[:2] for row in ours]:
+        words = f"; {len(ours)} models are trained later instead of {len(theirs)}, or elsewhere"
+        return "not_made", words
+    count = sum(row[1] for row in theirs)
+    apart = max(_apart(a[3], b[3]) for a, b in zip(ours, theirs, strict=True))
+    if [row[2] for row in theirs] == [row[2] for row in ours]:
+        return "passed", f", {count} more that are trained later too"
+    words = f"; {count} that are trained later are up to {apart:.1e} of their length apart"
+    # What they are made of may have been trained, and rounded, by then.
+    return ("partial" if apart <= _LATE_LIMIT else "not_made"), words
+
+
+def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    length = hypot(*theirs)
+    off = dist(ours, theirs) if len(ours) == len(theirs) else inf
+    return off / length if length else off
 
 
 def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:

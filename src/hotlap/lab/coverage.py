@@ -183,13 +183,15 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         checks: as they came out.
         covered: see `covers`.
     """
+    has_its_bits = any(check.name == "bits" and check.state == "passed" for check in checks)
     found = [f"{BEYOND} {covered['steps']}"]
     found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
         found.append("evaluation: no evaluation within the horizon")
     if not covered["averages"]:
         found.append("averages of the weights, unless in a module, a list or a dict")
-    has_its_bits = any(check.name == "bits" and check.state == "passed" for check in checks)
+    elif not has_its_bits:
+        found.append("buffers of averaged models that their own forwards change, as of `update_bn`")
     saves = "saving: how objects are pickled, and files other than those of `torch.save`"
     if not covered["saved"]:
         saves = "what is saved later: no save was recorded within the horizon"
@@ -197,5 +199,8 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         saves += ", names, numbers, and tensors that are not trained"
     found.append(saves)
     if covered["evaluations"]:
-        found.append("what the script computes from the model's outputs in evaluation")
+        found.append(
+            "what the script computes from the model's outputs in evaluation, and parts of the "
+            "model that it calls there by themselves"
+        )
     return tuple(found)

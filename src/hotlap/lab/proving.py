@@ -12,7 +12,7 @@ from hotlap.lab.late_steps import LateSteps, judge_late, split_late
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.run_checks import LEAST_SEEDS, SeedLosses
 from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
-from hotlap.lab.script_repetition import repeat_steps
+from hotlap.lab.script_repetition import problem_of_samples, repeat_steps
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge, steps_of
@@ -344,11 +344,9 @@ class Prover:
         rounding: bool = True,
     ) -> SampledSteps:
         """Repeat the sampled steps of a script, and those that were kept of a later age."""
-        if record["not_sampled"]:
-            return SampledSteps(problem=record["not_sampled"])
-        if len(record["samples"]) < asked:
-            words = f"only {len(record['samples'])} of {asked} sampled steps could be recorded"
-            return SampledSteps(problem=words)
+        problem = problem_of_samples(record, asked)
+        if problem:
+            return SampledSteps(problem=problem)
         samples = [
             {**sample, "hyperparameters": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]

@@ -1,6 +1,7 @@
 """`repeat_steps`: kept steps of a script, repeated by the script itself in another process."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from hotlap.errors import TrialError
@@ -9,6 +10,32 @@ from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.trial.repetition_ways import EXACT, ways_of
+
+_LEAST_SHARE = 0.5
+"""Of all updates, those that steps like the sampled ones have."""
+
+
+def problem_of_samples(record: Mapping[str, Any], asked: int) -> str:
+    """Return why the steps that a run has kept say nothing of the others; empty if they do.
+
+    Args:
+        record: of the run.
+        asked: how many steps it was to keep.
+    """
+    samples = record["samples"]
+    if record["not_sampled"]:
+        return record["not_sampled"]
+    if len(samples) < asked:
+        return f"only {len(samples)} of {asked} sampled steps could be recorded"
+    total = len(record["weights"])
+    each = fmean(len(sample["updates"]) for sample in samples) if samples else 0.0
+    known = each * record["steps"]
+    if samples and known < _LEAST_SHARE * total:
+        return (
+            f"steps like the sampled ones have about {known:.0f} of the {total} updates: the "
+            "script's optimizers step one after another, each for many steps"
+        )
+    return ""
 
 
 def repeat_steps(

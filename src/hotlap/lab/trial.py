@@ -193,7 +193,7 @@ class Trial:
             fill_ahead=fill_ahead,
             options={"started": self.started, **options},
             stack_file=str(self._stack_file),
-        )
+        ).with_options_in(Path(f"{self._hub.address}.options"))
         self._told_pid: int | None = None
         env = lab.subject.environment(config, os.environ, seed=lab.inject_seed)
         if role != "observe":

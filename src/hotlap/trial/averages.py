@@ -9,23 +9,17 @@ from typing import Any
 import numpy
 import torch
 
-from hotlap.distributed.shares import local_of
 from hotlap.trial import digest
+from hotlap.trial.copies import containers_of, modules_like, parts_like, place_of
 from hotlap.trial.elements import Elements, Vector
 
 _ELEMENTS = 1024
-_NEAR = 0.5
-"""How far tensors may be from the weights to be a copy of them, as a share of their length; what
-has the same shapes otherwise, gradients and moments, is farther."""
 _MOVES, _SHARE = 5, 0.05
 """A container is an average if it moves so often, in such a share of the updates. A snapshot of the
 best weights moves seldom, and rounding decides when."""
 
 _ALONE = 2
 """References to what only one list and the call of `sys.getrefcount` refer to."""
-
-_PREFIXES = "", "module."
-"""Of a parameter's name, in a dict; the second is DistributedDataParallel's."""
 
 Tensors = Sequence[torch.Tensor]
 Read = Callable[[], Tensors | None]
@@ -65,21 +59,20 @@ class Averages:
         if self._updates & (self._updates - 1):
             return []
         known = {copy.key for copy in self._copies}
-        found, places = [], {_place_of(tensor) for tensor in trained}
+        found, places = [], {place_of(tensor) for tensor in trained}
         objects = gc.get_objects()
         for number, root in enumerate(roots):
-            for module in _copies_of(root, {id(tensor) for tensor in trained}, objects):
+            for module in modules_like(root, {id(tensor) for tensor in trained}, objects):
                 is_new = id(module) not in known
                 read, weights = _of_module(module), _of_module(root)
                 if is_new and self._add(number, module, read, weights, model=root):
                     found.append(module)
-            for other in [each for each in others if id(each) not in known]:
-                part = _part_like(root, other)
-                if part is not None and part is not root:
-                    read = _of_module(other)
-                    weights = _of_module(part)
+            for other, part in (pair for each in others for pair in parts_like(root, each)):
+                if id(other) not in known and part is not root:
+                    read, weights = _of_module(other), _of_module(part)
                     self._add(number, other, read, weights, is_sure=False, model=part)
-            for holder, keys, names in _containers_of(root, places, objects):
+                    known.add(id(other))
+            for holder, keys, names in containers_of(root, places, objects):
                 if id(holder) not in known:
                     read = _of_container(holder, keys)
                     self._add(number, holder, read, _of_names(root, names), is_sure=False)
@@ -118,31 +111,6 @@ class Averages:
         return [copy.to_json() for copy in self._copies if copy.is_average]
 
 
-def _copies_of(root: Any, trained: set[int], objects: Sequence[Any]) -> list[Any]:
-    kind = type(root)
-    own = {id(parameter) for parameter in root.parameters()} | trained
-    shapes = [parameter.shape for parameter in root.parameters()]
-    found = []
-    # Not isinstance, which asks objects that answer with code of their own.
-    for candidate in [each for each in objects if type(each) is kind and each is not root]:
-        try:
-            theirs = list(candidate.parameters())
-            fits = [p.shape for p in theirs] == shapes and not any(p.is_meta for p in theirs)
-        except Exception:
-            # It is still being made, or lazy: no copy of a module that is trained.
-            continue
-        if fits and not any(id(p) in own for p in theirs):
-            found.append(candidate)
-    return found
-
-
-def _part_like(root: Any, module: Any) -> Any:
-    """Return the first part of a root with a module's class and shapes, None if there is none."""
-    shapes = [parameter.shape for parameter in module.parameters()]
-    alike = (each for each in root.modules() if type(each) is type(module) and shapes)
-    return next((p for p in alike if [x.shape for x in p.parameters()] == shapes), None)
-
-
 def _of_module(module: Any) -> Read:
     held = weakref.ref(module)
 
@@ -151,89 +119,6 @@ def _of_module(module: Any) -> Read:
         return None if module is None else list(module.parameters())
 
     return read
-
-
-def _place_of(tensor: torch.Tensor) -> int:
-    """Return where in memory a tensor's numbers are."""
-    return local_of(tensor.detach()).untyped_storage().data_ptr()
-
-
-def _containers_of(
-    root: Any, trained: set[int], objects: Sequence[Any]
-) -> list[tuple[Any, list[Any], list[str]]]:
-    """Return lists and dicts that hold a copy of the weights, where in them, and whose.
-
-    Args:
-        root: the module whose weights they are.
-        trained: where in memory is what optimizers update.
-        objects: all that there are.
-    """
-    named = dict(root.named_parameters())
-    learned = {name: weight for name, weight in named.items() if weight.requires_grad}
-    if not learned:
-        return []
-    firsts = {next(iter(named)), next(iter(learned))}
-    first = [f"{prefix}{name}" for prefix in _PREFIXES for name in firsts]
-    own = {_place_of(weight) for weight in named.values()} | trained
-    # Nearly all objects of a process are left out here, so it must be cheap.
-    dicts = [each for each in objects if type(each) is dict]
-    candidates: dict[int, Any] = {
-        id(each): each for name in first for each in dicts if name in each
-    }
-    lists = [each for each in objects if type(each) is list]
-    # Not isinstance, see above. Another thread may empty a list meanwhile.
-    candidates |= {
-        id(each): each
-        for each in lists
-        for its_first in each[:1]
-        if issubclass(type(its_first), torch.Tensor)
-    }
-    found = []
-    for candidate in candidates.values():
-        for weights in (named, learned):
-            try:
-                places = _places(candidate, weights)
-                if places and _is_copy([candidate[place] for place in places], weights, own):
-                    found.append((candidate, places, [*weights]))
-                    break
-            except Exception:
-                # Another thread changes it, or its tensors cannot be read: it is not followed.
-                break
-    return found
-
-
-def _is_copy(tensors: Tensors, weights: dict[str, torch.Tensor], own: set[int]) -> bool:
-    """True if tensors with memory of their own, and no module's, are near the weights."""
-    if all(isinstance(each, torch.nn.Parameter) for each in tensors):
-        return False
-    if any(_place_of(each) in own for each in tensors):
-        return False
-    off = size = 0.0
-    for tensor, weight in zip(tensors, weights.values(), strict=True):
-        values = local_of(weight.detach()).float()
-        off += float((local_of(tensor.detach()).to(values) - values).square().sum())
-        size += float(values.square().sum())
-    return off <= _NEAR**2 * size
-
-
-def _places(container: Any, weights: dict[str, torch.Tensor]) -> list[Any] | None:
-    """Return the keys or positions of tensors with the shapes of the weights, None without them."""
-    shapes = [weight.shape for weight in weights.values()]
-    if type(container) is list:
-        fits = len(container) == len(shapes) and all(
-            isinstance(each, torch.Tensor) and each.shape == shape
-            for each, shape in zip(container, shapes, strict=True)
-        )
-        return [*range(len(shapes))] if fits else None
-    for prefix in _PREFIXES:
-        keys = [f"{prefix}{name}" for name in weights]
-        values = [container.get(key) for key in keys]
-        if all(
-            isinstance(each, torch.Tensor) and each.shape == shape
-            for each, shape in zip(values, shapes, strict=True)
-        ):
-            return keys
-    return None
 
 
 def _of_names(root: Any, names: Sequence[str]) -> Read:

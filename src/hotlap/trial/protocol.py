@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 ENVIRONMENT = "HOTLAP_TRIAL"
@@ -23,6 +24,9 @@ EXIT_CUT = 96
 """Exit code of a trial whose script has closed the socket: it could only be misunderstood."""
 EXIT_FAILED = 97
 """Exit code of a trial in which hotlap itself failed; the reason went over the channel."""
+
+_LONG = 1 << 15
+"""Characters of options from which on they are in a file."""
 
 UNREAD = "unread: "
 """Begins what stands for the digest of a value that could not be read."""
@@ -63,13 +67,32 @@ class Config(NamedTuple):
     """What the role needs."""
     stack_file: str | None = None
     """Where the process writes its stack when it is asked, see `hotlap.trial.stack`."""
+    options_file: str | None = None
+    """Holds options as JSON where they are too long for an environment."""
 
     def to_text(self) -> str:
-        return json.dumps(self._asdict())
+        written = self._written_options()
+        rest = {k: v for k, v in self.options.items() if k not in written or written[k] != v}
+        return json.dumps({**self._asdict(), "options": rest})
 
     @classmethod
     def from_text(cls, text: str) -> "Config":
         """Read back what `to_text` wrote."""
         data = json.loads(text)
         data["techniques"] = tuple(data["techniques"])
-        return cls(**data)
+        config = cls(**data)
+        return config._replace(options={**config._written_options(), **config.options})
+
+    def with_options_in(self, file: Path) -> "Config":
+        """Return the same, with its options in a file if they are long.
+
+        One variable of an environment has at most 128 KiB on Linux.
+        """
+        text = json.dumps(self.options)
+        if len(text) <= _LONG:
+            return self
+        file.write_text(text)
+        return self._replace(options=json.loads(text), options_file=str(file))
+
+    def _written_options(self) -> dict[str, Any]:
+        return {} if self.options_file is None else json.loads(Path(self.options_file).read_text())

@@ -24,6 +24,7 @@ from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
+from hotlap.trial.late_starts import LateStarts
 from hotlap.trial.untrained_custody import UntrainedCustody, start_of
 from hotlap.trial.update_follower import follower_of
 
@@ -54,7 +55,7 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._networks = Networks(watch.roots)
         self._untrained = UntrainedCustody()
-        self._custody = Custody()
+        self._custody, self._late = Custody(), LateStarts()
         self._carried = Carried()
         self._carried_moved: list[int] = []
         """Updates before forwards whose carried state is not what the model has returned."""
@@ -166,6 +167,7 @@ class Verify(Part):
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)
         self._custody.update_begins(stepper.number, optimizer, _weights_of(optimizer))
+        self._late.update_begins(_parameters_of(optimizer), len(self.weights))
         if not self.weights:
             self._follow_the_others(optimizer)
 
@@ -228,6 +230,7 @@ class Verify(Part):
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
                 "start": self._start,
+                "late_starts": self._late.rows,
                 **self._untrained.report(),
                 **self._custody.report(),
                 "carried_moved": self._carried_moved,

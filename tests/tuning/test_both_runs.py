@@ -77,6 +77,17 @@ def test_an_evaluation_that_one_of_two_watches_reached_is_no_saving_and_no_loss(
         assert plain == pytest.approx(2.0 + STEPS * 4e-3 + 10 * EVALUATION_MS / 1e3, rel=0.05)
 
 
+@pytest.mark.parametrize(("own_ms", "each_ms"), [(2.0, 2.0), (1.2, 2.0), (1.999, 1.999)])
+def test_a_watch_on_a_faster_machine_saves_no_more_than_turns_side_by_side_have_shown(
+    own_ms: float, each_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns of 4 and 2 ms; the plan is watched alone while the machine may be faster."""
+    own = watched(own_ms, 150)
+    _, under = seconds(monkeypatch, watched(4.0, 150), own)
+    later_ms = (STEPS - EPOCH) * each_ms
+    assert under == pytest.approx(2.2 + (EPOCH * own_ms + later_ms) / 1e3, rel=0.005)
+
+
 @pytest.mark.parametrize(("in_plain", "in_plan"), [(25, None), (None, 25), (None, None)])
 def test_a_run_without_epochs_saves_what_its_steps_save(
     in_plain: int | None, in_plan: int | None, monkeypatch: pytest.MonkeyPatch

@@ -186,12 +186,7 @@ def predict_whole_run(
         return _from_steps_alone(
             trace, planned_steps, steady_ms, beside, late_ms=late_ms, is_served=is_served
         )
-    after = totals[epochs.starts[-1] + 1 :]
-    steady = fmean(after) if len(after) >= _ENOUGH_STEPS else epochs.mean
-    if steady_ms is not None:
-        steady = min(steady, steady_ms / 1e3)
-    if late_ms is not None:
-        steady = late_ms / 1e3
+    steady = (steady_step_ms(trace, steady_ms) if late_ms is None else late_ms) / 1e3
     between = epochs.between
     if is_served and beside is not None and len(epochs.periods) == 1:
         # What came after the first epoch was read then; it is served after later ones.
@@ -207,6 +202,22 @@ def predict_whole_run(
         between_s=epochs.all_between(planned_steps, between),
         steps=planned_steps,
     )
+
+
+def steady_step_ms(trace: Trace, raced_ms: float | None = None) -> float:
+    """Return the mean ms of a step of later epochs, or of all where none was seen.
+
+    Args:
+        trace: the run, watched from its start.
+        raced_ms: the same from a race; the smaller of the two counts.
+    """
+    totals, epochs = _step_seconds(trace), _epochs(trace)
+    if epochs is None:
+        seconds = fmean(totals[1:] or totals)
+    else:
+        after = totals[epochs.starts[-1] + 1 :]
+        seconds = fmean(after) if len(after) >= _ENOUGH_STEPS else epochs.mean
+    return seconds * 1e3 if raced_ms is None else min(seconds * 1e3, raced_ms)
 
 
 def _measured(trace: Trace, epochs: _Epochs | None) -> WholeRun:
@@ -239,7 +250,7 @@ def _from_steps_alone(
     totals = _step_seconds(trace)
     first = fmean(totals[1:] or totals)
     epoch = known.steps if known is not None else trace.facts.steps_per_epoch or planned_steps
-    later = first if steady_ms is None else min(first, steady_ms / 1e3)
+    later = steady_step_ms(trace, steady_ms) / 1e3
     early = min(epoch, planned_steps)
     if late_ms is not None:
         early, later = min(len(totals), planned_steps), late_ms / 1e3

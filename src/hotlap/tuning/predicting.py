@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 from hotlap.lab.observing import Observation, watch
 from hotlap.lab.process_race import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.whole_run import (
     WholeRun,
     excess_of_first_steps,
@@ -13,6 +14,7 @@ from hotlap.lab.whole_run import (
     predict_whole_run,
     seconds_between_epochs,
     shows_epochs,
+    steady_step_ms,
 )
 from hotlap.trace.schema import Trace
 from hotlap.tuning.tuner import Tuner
@@ -84,6 +86,10 @@ def predict_both(
     if tuner.slowdown > 1 and not tuner.acts_late(plan):
         # Its steps become slower by as much as the plain run's do.
         late_ms = steady_ms + (tuner.slowdown - 1) * _early_ms(tuner, seen, final)
+    if late_ms is None and not tuner.acts_late(plan):
+        plain_ms = steady_step_ms(seen.trace, _plain_ms(tuner, final))
+        own_ms = steady_step_ms(own.trace, steady_ms)
+        late_ms = _as_in_turns(plain_ms, own_ms, final.ratio(name), ratio)
     under = predict_whole_run(
         own.trace, planned, steady_ms, seen.trace, late_ms=late_ms, is_served=fills
     )
@@ -113,6 +119,21 @@ def _divided(
         between_s=between_s,
         steps=plain.steps,
     )
+
+
+def _as_in_turns(plain_ms: float, own_ms: float, raced: Ratio, ratio: float) -> float | None:
+    """Return the ms of the plan's steps if the machine was not as fast in both watches, else None.
+
+    Of turns that alternate the same state of the machine has made both.
+
+    Args:
+        plain_ms: of a plain step, in a whole run.
+        own_ms: of a step under the plan.
+        raced: how many times as fast steps are, by such turns.
+        ratio: the same by their means.
+    """
+    low, high = min(raced.low, ratio), max(raced.high, ratio)
+    return None if low <= plain_ms / own_ms <= high else plain_ms / ratio
 
 
 def _is_slowed(tuner: Tuner) -> bool:

@@ -1,5 +1,6 @@
 """Each tensor is judged by itself, as finely as the format lets one see."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -16,16 +17,25 @@ from hotlap.lab.sampled_steps import (
 from hotlap.lab.script_repetition import problem_of_samples
 
 
-def test_steps_that_are_unlike_most_updates_say_nothing_of_them() -> None:
-    def problem(*, steps: int, each: int, updates: int) -> str:
-        samples = [{"updates": [0] * each}] * 6
-        record = {"steps": steps, "weights": [""] * updates, "samples": samples}
-        return problem_of_samples({**record, "not_sampled": ""}, 6)
-
-    assert problem(steps=16, each=1, updates=16) == ""
-    assert problem(steps=16, each=2, updates=32) == ""
-    # The last step has all updates of a second model, which is trained after the first.
-    assert "about 16 of the 496 updates" in problem(steps=16, each=1, updates=496)
+@pytest.mark.parametrize(
+    ("steps_at", "updates", "hidden"),
+    [
+        (range(16), 16, 0),
+        (range(0, 96, 6), 96, 0),
+        # A second model is trained after the first: the last step has all of its updates.
+        (range(16), 496, 481),
+        ([*range(10), *range(40, 50)], 80, 62),
+        # A network that is warmed up for some steps.
+        ([*range(0, 200, 100), *range(200, 1400, 6)], 1400, 0),
+    ],
+)
+def test_updates_in_steps_that_are_hardly_sampled_are_not_proven(
+    steps_at: Sequence[int], updates: int, hidden: int
+) -> None:
+    record = {"steps_at": [*steps_at], "weights": [""] * updates, "samples": [], "not_sampled": ""}
+    problem = problem_of_samples(record, 0)
+    assert problem.startswith(f"{hidden} of the {updates} updates") == bool(hidden), problem
+    assert bool(problem) == bool(hidden)
 
 
 def tensor(size: float, off: float, plain: float, **more: float) -> dict[str, Any]:

@@ -223,6 +223,28 @@ def _follow_wrapped(decay: float) -> list[dict[str, Any]]:
     return averages.report()
 
 
+def test_layers_of_another_network_are_no_copies_of_layers_like_them() -> None:
+    critic = own_class()(nn.Linear(4, 4), nn.Linear(4, 1))
+    actor = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    averages = Averages()
+    for _ in range(10):
+        averages.update_begins([critic], [*critic.parameters()], [actor])
+        actor[0].weight.data.lerp_(torch.randn(4, 4), 0.1)
+    assert averages.report() == []
+
+
+def test_a_copy_that_an_optimizer_trains_later_is_forgotten() -> None:
+    model = own_class()(nn.Linear(4, 4), nn.Linear(4, 1))
+    wrapper = nn.Sequential(copy.deepcopy(model[0]))
+    averages, counts = Averages(), []
+    for trained in ([], [*wrapper.parameters()]):
+        for _ in range(10):
+            averages.update_begins([model], [*model.parameters(), *trained], [wrapper])
+            wrapper[0].weight.data.lerp_(model[0].weight.data + 1.0, 0.1)
+        counts.append(len(averages.report()))
+    assert counts == [1, 0]
+
+
 def test_copies_that_an_optimizer_trains_are_no_averages() -> None:
     def follow(*, are_trained: bool) -> list[dict[str, Any]]:
         torch.manual_seed(0)

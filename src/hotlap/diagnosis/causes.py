@@ -315,4 +315,4 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
 def _without_trials(known: Diagnosis, nominations: Sequence[Nomination], why: str) -> Diagnosis:
     """Return what is known where nothing could be raced."""
     suspects = tuple(suspect(nomination, why) for nomination in nominations)
-    return replace(known, suspects=suspects, notes=(*known.notes, f"nothing was measured: {why}"))
+    return replace(known, suspects=suspects, notes=(*known.notes, f"no cost was measured: {why}"))

@@ -15,8 +15,9 @@ OWN_CHANGES = "before which the script itself changes the weights"
 MOVED_LIMIT = 1e-4
 """Movement of a tensor between two updates, as a share of it, where the script moves others
 itself."""
-_LATE_LIMIT = 1e-3
-"""How far apart weights may be that are trained only after others, as a share of their length."""
+_LATE_LIMIT, _NARROW_LATE_LIMIT = 1e-3, 0.1
+"""How far apart the elements of a weight may be that is trained only after others, as a share of
+their length; where a plan computes in narrower formats, too."""
 _EACH = 0.9
 """Share of the updates from which on something moves between nearly all of them."""
 _MOVED_FACTOR = 1.5
@@ -24,7 +25,11 @@ _MOVED_FACTOR = 1.5
 
 
 def check_start(
-    plain: Mapping[str, Any], other: Mapping[str, Any], plain_repeats: str | None
+    plain: Mapping[str, Any],
+    other: Mapping[str, Any],
+    plain_repeats: str | None,
+    *,
+    is_narrow: bool = False,
 ) -> Check:
     """Compare what there is before the first update: parameters, whether they take gradients, and
     buffers.
@@ -33,6 +38,7 @@ def check_start(
         plain: record of a plain run.
         other: record of the run that is judged.
         plain_repeats: what differed between two plain runs, None if nothing.
+        is_narrow: True for a plan in formats that are narrower than the plain run's.
     """
     theirs, ours = plain.get("start"), other.get("start")
     if not theirs or ours is None:
@@ -51,7 +57,7 @@ def check_start(
         differ.append("the optimizers' state before their first updates")
     if not differ:
         except_ = f", except {_list_some(not_repeated)}" * bool(not_repeated)
-        late, late_words = _late_starts(plain, other)
+        late, late_words = _late_starts(plain, other, is_narrow=is_narrow)
         if late == "not_made" and plain_repeats is not None:
             late = "partial"
         state = "partial" if not_repeated and late == "passed" else late
@@ -62,27 +68,34 @@ def check_start(
     return Check("start", "failed", words)
 
 
-def _late_starts(plain: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str]:
-    """Return state and words on the models that are trained only after others have been."""
+def _late_starts(
+    plain: Mapping[str, Any], other: Mapping[str, Any], *, is_narrow: bool
+) -> tuple[str, str]:
+    """Return state and words on the weights that are trained only after others have been."""
     theirs, ours = plain.get("late_starts") or [], other.get("late_starts") or []
     if not theirs and not ours:
         return "passed", ""
     if [row[:2] for row in theirs] != [row[:2] for row in ours]:
-        words = f"; {len(ours)} models are trained later instead of {len(theirs)}, or elsewhere"
-        return "not_made", words
+        return "not_made", "; other weights are trained later than in the plain run"
     count = sum(row[1] for row in theirs)
-    apart = max(_apart(a[3], b[3]) for a, b in zip(ours, theirs, strict=True))
     if [row[2] for row in theirs] == [row[2] for row in ours]:
-        return "passed", f", {count} more that are trained later too"
-    words = f"; {count} that are trained later are up to {apart:.1e} of their length apart"
+        return "passed", f", and so do {count} that are trained only later"
+    apart = max(
+        _apart(a, b)
+        for mine, of_plain in zip(ours, theirs, strict=True)
+        for a, b in zip(mine[3], of_plain[3], strict=True)
+    )
+    words = f"; of {count} that are trained only later drawn elements are {apart:.1e} off"
     # What they are made of may have been trained, and rounded, by then.
-    return ("partial" if apart <= _LATE_LIMIT else "not_made"), words
+    limit = _NARROW_LATE_LIMIT if is_narrow else _LATE_LIMIT
+    return ("partial" if apart <= limit else "not_made"), words
 
 
 def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
     length = hypot(*theirs)
     off = dist(ours, theirs) if len(ours) == len(theirs) else inf
-    return off / length if length else off
+    share = off / length if length else off
+    return share if isfinite(share) else inf
 
 
 def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:

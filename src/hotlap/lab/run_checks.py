@@ -14,7 +14,9 @@ from hotlap.trial.protocol import UNREAD
 LOSS_SIGMAS = 4.0
 _FEW_LOSSES = 8
 _LOSS_LIMIT = 1e-4
-"""Of the largest: how far apart each of a few losses may be."""
+"""Of itself: how far each of a few losses may be from the plain run's."""
+_LEAST_LOSS = 0.01
+"""Of the largest: losses that are smaller are compared with as much."""
 SEEDS_MARGIN = 0.01
 """How much larger the loss may be than the plain run's, as a share of the loss at the start."""
 LEAST_SEEDS = 3
@@ -153,7 +155,7 @@ def check_losses(plain: Record, other: Record) -> Check:
     """
     count = min(len(plain["losses"]), len(other["losses"]))
     if count < _FEW_LOSSES:
-        return _check_each_loss(plain["losses"][:count], other["losses"][:count])
+        return _check_each_loss(plain, other)
     half = slice(count // 2, count)
     ours, theirs = other["losses"][half], plain["losses"][half]
     ended = _end_of_finite([theirs], [ours])
@@ -166,19 +168,19 @@ def check_losses(plain: Record, other: Record) -> Check:
     return Check("losses", state, words)
 
 
-def _check_each_loss(theirs: Sequence[float], ours: Sequence[float]) -> Check:
-    count = len(theirs)
-    words = f"only {count} loss{'es' * (count != 1)} recorded"
-    if not count:
+def _check_each_loss(plain: Record, other: Record) -> Check:
+    theirs, ours = plain["losses"], other["losses"]
+    count, words = len(ours), f"only {len(ours)} losses were recorded"
+    # Of many updates a few losses say little, and one that was computed before any says nothing.
+    if count < 2 or count != len(theirs) or len(plain["weights"]) > _FEW_LOSSES:
         return Check("losses", "not_made", words)
     ended = _end_of_finite([theirs], [ours])
     if ended is not None:
         return Check("losses", *ended)
-    largest = max(map(abs, theirs))
-    apart = max(abs(one - other) for one, other in zip(theirs, ours, strict=True))
-    share = apart / largest if largest else apart
-    state = "passed" if share <= _LOSS_LIMIT else "not_made"
-    words += f", apart from the plain run's by at most {share:.1e} of the largest"
+    least = _LEAST_LOSS * max(map(abs, theirs))
+    apart = [abs(a - b) / (max(abs(a), least) or 1.0) for a, b in zip(theirs, ours, strict=True)]
+    state = "passed" if max(apart) <= _LOSS_LIMIT else "not_made"
+    words = f"each of {count} losses is the plain run's within {max(apart):.1e} of itself"
     return Check("losses", state, words)
 
 

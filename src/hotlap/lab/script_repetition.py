@@ -1,7 +1,8 @@
 """`repeat_steps`: kept steps of a script, repeated by the script itself in another process."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from hotlap.errors import TrialError
@@ -11,8 +12,10 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
 from hotlap.trial.repetition_ways import EXACT, ways_of
 
-_LEAST_SHARE = 0.5
-"""Of all updates, those that steps like the sampled ones have."""
+_LONG = 10
+"""Times the updates of most steps, from which on a step is long."""
+_MOST_HIDDEN = 0.5
+"""Of all updates, those that may be in long steps."""
 
 
 def problem_of_samples(record: Mapping[str, Any], asked: int) -> str:
@@ -27,13 +30,13 @@ def problem_of_samples(record: Mapping[str, Any], asked: int) -> str:
         return record["not_sampled"]
     if len(samples) < asked:
         return f"only {len(samples)} of {asked} sampled steps could be recorded"
-    total = len(record["weights"])
-    each = fmean(len(sample["updates"]) for sample in samples) if samples else 0.0
-    known = each * record["steps"]
-    if samples and known < _LEAST_SHARE * total:
+    total, begins = len(record["weights"]), record.get("steps_at") or [0]
+    lengths = [end - begin for begin, end in pairwise([*begins, total])]
+    hidden = sum(length for length in lengths if length > _LONG * median(lengths))
+    if hidden > _MOST_HIDDEN * total:
         return (
-            f"steps like the sampled ones have about {known:.0f} of the {total} updates: the "
-            "script's optimizers step one after another, each for many steps"
+            f"{hidden} of the {total} updates are in a few long steps, which are hardly sampled: "
+            "the script's optimizers step one after another, each for many steps"
         )
     return ""
 

@@ -142,13 +142,14 @@ def judge(
         seeds: losses from several seeds, for plans that claim no more than `statistical`.
     """
     horizon = min(steps_of(plain), steps_of(other))
+    is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     made = []
     if "batches" in checks:
         made.append(check_batches(plain, other, plain_repeats))
     if "hyperparameters" in checks:
         made.append(check_hyperparameters(plain, other))
     if "start" in checks:
-        made.append(check_start(plain, other, plain_repeats))
+        made.append(check_start(plain, other, plain_repeats, is_narrow=is_narrow))
     for name, check_steps in _STEPS.items():
         if name in checks:
             made.append(check_steps(plain, other))
@@ -160,7 +161,6 @@ def judge(
         not_read = [evaluation] if evaluation.state == "partial" else []
         verdict = Verdict(tier, equal.evidence, horizon, (*made, *not_read, equal))
         return _with_coverage(verdict, plain, SampledSteps(), is_exact=True)
-    is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
         claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)

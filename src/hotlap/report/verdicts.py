@@ -79,8 +79,8 @@ evaluation: the same inputs are evaluated after the same updates; some forwards 
 their weights. In training mode, where they are mostly part of a step, forwards without gradients
 are compared as long as the weights are bit-equal.
 
-losses: the mean of the second half of the losses is the plain run's, within its noise; of fewer
-than 8 losses each one is, within 1e-4 of the largest.
+losses: the mean of the second half of the losses is the plain run's, within its noise; in a run
+of fewer than 8 updates each one is, within 1e-4 of itself.
 
 late, only for techniques that do nothing in the first steps of a run (`flush_denormal`), where the
 horizon ends before they act: six steps of the process that was raced, thousands of steps old, are

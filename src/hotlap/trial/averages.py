@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap.trace.identity import IdentityTable
 from hotlap.trial import digest
 from hotlap.trial.copies import containers_of, modules_like, parts_like, place_of
 from hotlap.trial.elements import Elements, Vector
@@ -29,14 +30,16 @@ class Averages:
     """Notes at each update how far copies have moved towards the weights since the one before.
 
     A copy is a module of the same class and the same shapes as one that is trained, whose
-    parameters are its own, and no optimizer's; or a list or dict of tensors that have the shapes of
-    its parameters, and are near them. Copies are looked for at the updates 1, 2, 4, 8 and so on;
-    one that the script drops, or changes into something else, is forgotten. Of modules the buffers
-    are followed as well.
+    parameters are its own, and no optimizer's; a module that is like a part of one; or a list or
+    dict of tensors that have the shapes of its parameters, and are near them. Copies are looked for
+    at the updates 1, 2, 4, 8 and so on; one that the script drops, or changes into something else,
+    is forgotten. Of modules the buffers are followed as well.
     """
 
     def __init__(self) -> None:
         self._copies: list[_Copy] = []
+        self._looked: IdentityTable[frozenset[int]] = IdentityTable()
+        """Modules that no optimizer trains, with the numbers of the roots whose parts were seen."""
         self._updates = 0
 
     def update_begins(
@@ -53,7 +56,7 @@ class Averages:
         Returns:
             Copies of whole modules that were not known before.
         """
-        self._look()
+        self._look({id(tensor) for tensor in trained})
         self._updates += 1
         # A power of two: what a long run has made by then is found, at a price that ends.
         if self._updates & (self._updates - 1):
@@ -67,16 +70,37 @@ class Averages:
                 read, weights = _of_module(module), _of_module(root)
                 if is_new and self._add(number, module, read, weights, model=root):
                     found.append(module)
-            for other, part in (pair for each in others for pair in parts_like(root, each)):
-                if id(other) not in known and part is not root:
-                    read, weights = _of_module(other), _of_module(part)
-                    self._add(number, other, read, weights, is_sure=False, model=part)
-                    known.add(id(other))
+            for other in others:
+                self._find_parts(number, root, other, {id(tensor) for tensor in trained} | known)
             for holder, keys, names in containers_of(root, places, objects):
                 if id(holder) not in known:
                     read = _of_container(holder, keys)
                     self._add(number, holder, read, _of_names(root, names), is_sure=False)
         return found
+
+    def _find_parts(self, number: int, root: Any, other: Any, not_followed: set[int]) -> None:
+        """Follow what a module has of a root, if it was not looked at before.
+
+        Args:
+            number: of the root.
+            root: the module that is trained.
+            other: one that no optimizer trains.
+            not_followed: identities of modules that are followed already, and of what is trained.
+        """
+        looked = self._looked.get(other) or frozenset()
+        if number in looked:
+            return
+        self._looked.put(other, looked | {number})
+        try:
+            pairs = parts_like(root, other)
+        except Exception:
+            # As in `_add`: numbers that cannot be read, or are spread over processes.
+            return
+        for copy, part in pairs:
+            is_trained = any(id(each) in not_followed for each in copy.parameters())
+            if not is_trained and id(copy) not in not_followed:
+                weights = _of_module(part)
+                self._add(number, copy, _of_module(copy), weights, is_sure=False, model=part)
 
     def _add(
         self,
@@ -99,15 +123,15 @@ class Averages:
         self._copies.append(copy)
         return True
 
-    def _look(self) -> None:
-        self._copies = [copy for copy in self._copies if copy.look()]
+    def _look(self, trained: set[int]) -> None:
+        self._copies = [copy for copy in self._copies if copy.look(trained)]
 
     def report(self) -> list[dict[str, Any]]:
         """Return, for each copy that is still there: `root`, `since` (an update), and for each
         update from then on `moved`, `doubt` and `rest`, see `_Way.look`. `buffers` has the same of
         a module's buffers, None without; `start` are formats and digest before the first update,
         empty of a copy that was made later."""
-        self._look()
+        self._look(set())
         return [copy.to_json() for copy in self._copies if copy.is_average]
 
 
@@ -234,17 +258,19 @@ class _Copy:
         tensors = self._tensors() or ()
         self.start = [[str(tensor.dtype) for tensor in tensors], digest.of_nested([*tensors])]
 
-    def look(self) -> bool:
-        """Note how far it has gone towards the weights; False if it is no more.
+    def look(self, trained: set[int]) -> bool:
+        """Note how far it has gone towards the weights; False if it is no more, or trained now.
 
         An update averages the buffers that the forward before it has left, so it is those of the
         look before that its own move towards.
         """
         try:
-            tensors, trained = self._tensors(), self._weights()
-            if tensors is None or trained is None:
+            tensors, weights = self._tensors(), self._weights()
+            if tensors is None or weights is None:
                 return False
-            self._way.look(tensors, self._way.read(trained))
+            if self._whole is not None and any(id(each) in trained for each in tensors):
+                return False
+            self._way.look(tensors, self._way.read(weights))
             if self._of_buffers is not None:
                 self._of_buffers.look(_float_buffers(self._whole), self._target)
                 self._target = self._of_buffers.read(_float_buffers(self._model))

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -42,29 +43,48 @@ def modules_like(root: Any, trained: set[int], objects: Sequence[Any]) -> list[A
 
 
 def parts_like(root: Any, module: Any) -> list[tuple[Any, Any]]:
-    """Return a module and the part of a root with its class and shapes, or else, for a wrapper of
-    several such parts, these of each of its own."""
-    shapes = [parameter.shape for parameter in module.parameters()]
-    if not shapes:
+    """Return a module with the part of a root that is like it, or else each of its children with
+    one, as of a wrapper that holds copies of several parts.
+
+    Parts are like a module if they have its class and shapes; to its children they must also be
+    near, as layers of many networks are alike. Either all children have one, or none counts.
+    """
+    alike = _alike(root, module)
+    if alike:
+        return [] if alike[0] is root else [(module, alike[0])]
+    children = [child for child in module.children() if next(child.parameters(), None) is not None]
+    if sum(1 for child in children for _ in child.parameters()) != len([*module.parameters()]):
         return []
-    alike = [
+    pairs = [(child, _nearest(root, child)) for child in children]
+    return [] if any(part is None or part is root for _, part in pairs) else pairs
+
+
+def _alike(root: Any, module: Any) -> list[Any]:
+    shapes = [parameter.shape for parameter in module.parameters()]
+    return [
         part
         for part in root.modules()
-        if type(part) is type(module) and [each.shape for each in part.parameters()] == shapes
+        if type(part) is type(module)
+        and shapes
+        and [each.shape for each in part.parameters()] == shapes
     ]
-    if not alike:
-        return [pair for child in module.children() for pair in parts_like(root, child)]
-    # A network has many layers that are alike; a copy is near the one that it is a copy of.
-    nearest = min(alike, key=lambda part: _distance(part, module)) if alike[1:] else alike[0]
-    return [(module, nearest)]
 
 
-def _distance(one: Any, other: Any) -> float:
-    found = 0.0
-    for a, b in zip(one.parameters(), other.parameters(), strict=True):
-        values = local_of(a.detach()).float()
-        found += float((values - local_of(b.detach()).to(values)).square().sum())
-    return found
+def _nearest(root: Any, module: Any) -> Any:
+    """Return the part of a root that a module is most likely a copy of, None if there is none."""
+    off = {part: _distance(part, module) for part in _alike(root, module)}
+    nearest = min(off, key=lambda part: off[part], default=None)
+    return nearest if nearest is not None and off[nearest] <= _NEAR else None
+
+
+def _distance(part: Any, module: Any) -> float:
+    """Return how far the weights of two modules are apart, as a share of their length."""
+    off = size = 0.0
+    for theirs, ours in zip(part.parameters(), module.parameters(), strict=True):
+        values = local_of(theirs.detach()).float()
+        off += float((values - local_of(ours.detach()).to(values)).square().sum())
+        size += float(values.square().sum())
+    return (off / size) ** 0.5 if size else inf
 
 
 def place_of(tensor: torch.Tensor) -> int:

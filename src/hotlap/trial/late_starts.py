@@ -9,9 +9,10 @@ from hotlap.trace.identity import IdentityTable
 from hotlap.trial import digest
 from hotlap.trial.elements import Elements
 
-_ELEMENTS = 256
+_ELEMENTS, _LEAST = 256, 4
+"""Of all weights together, and of each."""
 _MOST = 64
-"""Models that are noted."""
+"""Rows that are noted."""
 
 
 class LateStarts:
@@ -19,12 +20,22 @@ class LateStarts:
 
     They may have been made of what was trained by then, so that they are only nearly the plain
     run's.
+
+    Args:
+        seed: which of their elements are drawn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         self._known: IdentityTable[bool] = IdentityTable()
+        self._seed = seed
         self.rows: list[list[Any]] = []
-        """Of each model: the updates before it, how many tensors, their digest, and elements."""
+        """Of each optimizer that brings such weights: the updates before it, how many tensors,
+        their digest, and elements of each."""
+
+    def know(self, weights: Sequence[torch.Tensor]) -> None:
+        """These are there before the first update, and are compared by other means."""
+        for weight in weights:
+            self._known.put(weight, True)
 
     def update_begins(self, weights: Sequence[torch.Tensor], updates: int) -> None:
         """An update begins.
@@ -34,12 +45,11 @@ class LateStarts:
             updates: how many there were before, of all optimizers.
         """
         new = [weight for weight in weights if weight not in self._known]
-        for weight in new:
-            self._known.put(weight, True)
+        self.know(new)
         if not new or not updates or len(self.rows) == _MOST:
             return
-        generator = torch.Generator().manual_seed(0)
-        each = max(1, _ELEMENTS // len(new))
-        drawn = [float(x) for w in new for x in Elements(w, each, generator).of(w)]
+        generator = torch.Generator().manual_seed(self._seed)
+        each = max(_LEAST, _ELEMENTS // len(new))
+        drawn = [Elements(weight, each, generator).of(weight).tolist() for weight in new]
         held = digest.of_nested([weight.detach() for weight in new])
         self.rows.append([updates, len(new), held, drawn])

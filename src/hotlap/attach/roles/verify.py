@@ -55,7 +55,10 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._networks = Networks(watch.roots)
         self._untrained = UntrainedCustody()
-        self._custody, self._late = Custody(), LateStarts()
+        self._custody = Custody()
+        self._late = LateStarts(session.config.options.get("drawn_with", 0))
+        self._steps_at: list[int] = []
+        """Updates before each step of the first optimizer."""
         self._carried = Carried()
         self._carried_moved: list[int] = []
         """Updates before forwards whose carried state is not what the model has returned."""
@@ -155,6 +158,7 @@ class Verify(Part):
         stepper = self._watch.steppers.find(optimizer)
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
+            self._steps_at.append(len(self.weights))
         assert stepper is not None, "an optimizer steps that has no place"
         trained = [p for each in known_optimizers() for p in _parameters_of(each)]
         others = self._networks.others
@@ -176,6 +180,7 @@ class Verify(Part):
         for optimizer in known_optimizers():
             if optimizer is not first and not any(map(is_lazy, _parameters_of(optimizer))):
                 self._custody.follow(optimizer, _weights_of(optimizer))
+                self._late.know(_parameters_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         self._gradients.update_ends()
@@ -231,6 +236,7 @@ class Verify(Part):
                 "weights": self.weights,
                 "start": self._start,
                 "late_starts": self._late.rows,
+                "steps_at": self._steps_at,
                 **self._untrained.report(),
                 **self._custody.report(),
                 "carried_moved": self._carried_moved,

@@ -30,7 +30,7 @@ def problem_of_samples(record: Mapping[str, Any], asked: int) -> str:
         return record["not_sampled"]
     if len(samples) < asked:
         return f"only {len(samples)} of {asked} sampled steps could be recorded"
-    total, begins = len(record["weights"]), record.get("steps_at") or [0]
+    total, begins = len(record.get("weights") or ()), record.get("steps_at") or [0]
     lengths = [end - begin for begin, end in pairwise([*begins, total])]
     hidden = sum(length for length in lengths if length > _LONG * median(lengths))
     if hidden > _MOST_HIDDEN * total:

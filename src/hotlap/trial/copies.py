@@ -72,19 +72,22 @@ def _alike(root: Any, module: Any) -> list[Any]:
 
 def _nearest(root: Any, module: Any) -> Any:
     """Return the part of a root that a module is most likely a copy of, None if there is none."""
-    off = {part: _distance(part, module) for part in _alike(root, module)}
+    ours = [*module.parameters()]
+    off = {part: _distance(ours, [*part.parameters()]) for part in _alike(root, module)}
     nearest = min(off, key=lambda part: off[part], default=None)
     return nearest if nearest is not None and off[nearest] <= _NEAR else None
 
 
-def _distance(part: Any, module: Any) -> float:
-    """Return how far the weights of two modules are apart, as a share of their length."""
+def _distance(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> float:
+    """Return how far tensors are from weights, as a share of the length of these."""
     off = size = 0.0
-    for theirs, ours in zip(part.parameters(), module.parameters(), strict=True):
-        values = local_of(theirs.detach()).float()
-        off += float((values - local_of(ours.detach()).to(values)).square().sum())
+    for tensor, weight in zip(tensors, weights, strict=True):
+        values = local_of(weight.detach()).float()
+        off += float((local_of(tensor.detach()).to(values) - values).square().sum())
         size += float(values.square().sum())
-    return (off / size) ** 0.5 if size else inf
+    if not size:
+        return inf if off else 0.0
+    return (off / size) ** 0.5
 
 
 def place_of(tensor: torch.Tensor) -> int:
@@ -148,12 +151,7 @@ def _is_copy(
         return False
     if any(place_of(each) in own for each in tensors):
         return False
-    off = size = 0.0
-    for tensor, weight in zip(tensors, weights.values(), strict=True):
-        values = local_of(weight.detach()).float()
-        off += float((local_of(tensor.detach()).to(values) - values).square().sum())
-        size += float(values.square().sum())
-    return off <= _NEAR**2 * size
+    return _distance(tensors, [*weights.values()]) <= _NEAR
 
 
 def _places(container: Any, weights: dict[str, torch.Tensor]) -> list[Any] | None:

@@ -51,6 +51,7 @@ _DIAGNOSE_S = 45.0
 _TUNE_S = 95.0
 _WHOLE_S = 225.0
 """That the whole story may take, and fifteen more for what is not counted: four minutes."""
+_OPTIONS = "Options that are named above, as `--budget`, are those of these commands."
 _NEXT = """\
 # Why is it slow? --epochs is the script's own argument.
 hotlap diagnose train.py --epochs 10
@@ -110,7 +111,7 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
     console.rule("2. Make it faster, by measuring, and prove that it learns the same")
     with Lab(planned) as lab:
         found = tune(lab, host, budget_s=_TUNE_S, hints=hints_of(diagnosis), progress=say)
-    tuning_page.page(found, console)
+    tuning_page.page(found, console, is_typed=False)
     speeds = _of_speeds(diagnosis.trace.step_ms()["median"], found.shown_ms[0])
     if speeds and found.gained:
         console.print(speeds)
@@ -124,7 +125,7 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
         console.print(words)
     _check_learning(shown, runs)
     console.rule("4. Your own script")
-    console.print(_NEXT)
+    console.print(f"{_OPTIONS}\n\n{_NEXT}")
     return {
         "diagnosis": diagnosis.to_json(),
         "tuning": found.to_json(),
@@ -275,7 +276,10 @@ def _show_runs(
         gain = f"  {plain.seconds / run.seconds:.2f}x; {_of_losses(plain, run)}"
         console.print(f"{_epochs_of(name, run)}\n{gain}")
     if not found.gained:
-        console.print("There is no tuned plan to run: see the reason in part 2.")
+        console.print(
+            "There is no tuned plan to run: see the reason in part 2. The exact techniques are "
+            "those that `hotlap run` uses without a tuning."
+        )
     return runs
 
 
@@ -303,13 +307,15 @@ def _against_the_prediction(
         f"({pace / pace_tuned:.2f}x); part 2 predicts {before:.0f} s -> {after:.0f} s "
         f"({before / after:.2f}x)"
     )
+    if abs(log(pace / before)) > _FAR:
+        words += f". The machine was {'faster' if pace < before else 'slower'} in these runs"
     if abs(log(pace / pace_tuned / (before / after))) > _FAR:
-        words += ". The machine was not as fast in both: the lower figure is the safer one"
+        words += ". Of the two ratios the lower one is safer to rely on"
     if found.verdict.tier != "exact" and tuned.seconds > _NO_FASTER * exact.seconds:
-        words += (
-            ". The tuned plan was no faster here than exact techniques alone, although it was in "
-            "the races of part 2: `hotlap check SCRIPT --plan FILE` measures it again"
-        )
+        words += ". The tuned plan was no faster here than exact techniques alone"
+        exact_ones = [rung for rung in found.proven_plans if rung.tier == "exact"]
+        if exact_ones and exact_ones[0].speedup.high < found.speedup.low:
+            words += ", although it was in the races of part 2"
     return f"{words}."
 
 

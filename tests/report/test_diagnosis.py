@@ -95,14 +95,14 @@ def test_the_hottest_lines_of_large_phases_are_shown_the_hottest_first() -> None
 def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> None:
     text = words(diagnosis.page, FOUND)
     assert (
-        "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; the watched run "
-        "spent 6.00 there) samples are decoded one by one. Remedy: `resident` keeps them. "
+        "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; a step of "
+        "the watched run spent 6.00 ms on it) samples are decoded one by one. Remedy: `resident` keeps them. "
         "Numerics: exact."
     ) in text
     more = words(
         diagnosis.page, replace(FOUND, findings=(replace(FOUND.findings[0], at_most_ms=3.0),))
     )
-    assert "5.90; more than the 3.00 that the watched run spent there) samples" in more
+    assert "5.90; more than the 3.00 ms that a step of the watched run spent on it) samples" in more
     found = replace(FOUND.findings[0], bound_words="with one batch served again and again")
     more = words(diagnosis.page, replace(FOUND, findings=(found,)))
     assert "5.90; with one batch served again and again, a step takes 6.00 ms less)" in more
@@ -110,9 +110,9 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
     assert "The interval reaches below 0" in wide and "below 0" not in text
     assert "Opportunity: threads(count=1) saves 0.70 ms a step (0.50 to 0.90)." in text
     assert "Tried, no gain found: host_allocator gave 1.00x (0.99 to 1.01)." in text
-    assert "Checked, not told apart from no cost: slow_optimizer at train.py:33." in text
+    assert "Checked, no gain found: slow_optimizer at train.py:33." in text
     assert (
-        "Suspected: slow_data at train.py:30: at most 6.00 ms a step a stream. "
+        "Suspected: slow_data at train.py:30: takes up to 6.00 ms of a step a stream. "
         "Not measured: no technique can. Remedy: read ahead."
     ) in text
     assert "Steps were recognised by optimizer.step (confidence high)." in text
@@ -124,7 +124,7 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
 @pytest.mark.parametrize(
     ("changes", "words_"),
     [
-        ({"suspects": ()}, "costs more than identical runs differ (2.1%)"),
+        ({"suspects": ()}, "No remedy gains more than identical runs differ (2.1%)"),
         ({}, "No cause was measured. Suspected causes: Suspected: slow_data at train.py:30"),
         ({"suspects": (), "floor": None}, "No rule applies"),
         ({"suspects": (), "ruled_out": ()}, "No rule applies"),

@@ -120,7 +120,10 @@ def test_a_gain_whose_size_only_one_process_shows_says_so() -> None:
     live = replace(FOUND, live=FOUND.speedup, fresh=Ratio(2.08, 1.72, 2.22, 5))
     text = words(tuning.page, live)
     assert "steady, switched on and off in the watched process, the median of" in text
-    assert "too much among themselves to say by how much: 2.08x (1.72 to 2.22)." in text
+    said = "by their median, 2.08x (1.72 to 2.22), and do not say by how much: "
+    assert f"{said}they differ too much among themselves." in text
+    slow = replace(live, fresh_doubt="the machine was slower")
+    assert f"{said}the machine was slower." in words(tuning.page, slow)
     assert "In fresh processes" not in text
     # Control: where fresh processes do say it, both are told.
     fresh = replace(FOUND, live=Ratio(2.5, 2.4, 2.6, 9), fresh=FOUND.speedup)
@@ -134,7 +137,11 @@ def test_why_a_plan_was_chosen_is_told_where_another_ones_steps_are_faster() -> 
     chosen = replace(resident, plan=PLAN, speedup=RATIO, live=Ratio(2.3, 2.2, 2.4, 9), worth=55.5)
     found = replace(FOUND, proven_plans=(resident, chosen))
     text = words(tuning.page, found)
-    assert "save 55.5 s over the whole run, those of resident 50.0 s; switched on and off" in text
+    assert "its steps and its start are expected to save 5.5 s more" in text
+    assert "than those of resident; switched on and off" in text
+    equal = replace(resident, worth=55.49)
+    as_good = replace(found, proven_plans=(equal, chosen)).why_chosen
+    assert "expected to save as much as those of resident;" in as_good
     assert "they gave 2.30x (2.20 to 2.40) and 2.20x (2.10 to 2.30)." in text
     assert found.to_json()["why_chosen"] == found.why_chosen
     slower = replace(resident, speedup=Ratio(2.0, 1.9, 2.1, 9))

@@ -29,6 +29,8 @@ class Tried:
     is_gain: bool = False
     is_open: bool = False
     """True if it may be faster, by less than could be told here."""
+    why: str = ""
+    """Why a gain that its interval shows is not claimed, if that is known."""
     floor: float = 0.0
     """How far identical runs differed where it was measured."""
     step: str = "median"
@@ -115,6 +117,7 @@ def _tried_fresh(race: Race, arm: Arm, known: Mapping[str, Technique] | None) ->
         plan,
         ratio,
         in_words(plan, ratio),
+        why=f"{race.ratio_of_means(arm.name):.2f}x by the mean of all steps",
         is_gain=race.gains(arm.name, race.floor),
         is_open=ratio.low > 1 and ratio.median > 1 + WORTH_CALLING,
         floor=race.floor,
@@ -146,7 +149,7 @@ def conclude(
     findings, ruled_out, suspects = [], [], []
     for nomination in nominations:
         remedies = trials.of_all(nomination.remedies)
-        bound = trials.of(nomination.bound) if nomination.bound is not None else None
+        bound = _bound_of(nomination, trials)
         finding = _convict(nomination, remedies, bound, step_ms, known.is_recipe)
         if finding is not None:
             findings.append(finding)
@@ -156,6 +159,7 @@ def conclude(
         # A bound that gains, and is no finding, takes away what is none of the nomination's.
         told = [one for one in tried if one is not bound or not one.is_gain]
         said = _in_words(told) or f"it takes {nomination.at_most_ms:.2f} ms a step at most"
+        said += _below_share(nomination, bound, step_ms)
         words = said
         if not told or not all(map(_holds_no_gain, told)):
             # Where an interval holds 1 it says by itself why nothing is decided.
@@ -181,6 +185,27 @@ def conclude(
         suspects=tuple(suspects),
         floor=trials.floor,
     )
+
+
+def _bound_of(nomination: Nomination, trials: Trials) -> Tried | None:
+    """Return what came of a nomination's bound, called by what was done, not by its plan."""
+    bound = None if nomination.bound is None else trials.of(nomination.bound)
+    if bound is None or bound.ratio is None:
+        return bound
+    ratio = bound.ratio
+    words = f"{ratio.median:.2f}x as fast ({ratio.low:.2f} to {ratio.high:.2f})"
+    return replace(bound, words=f"{nomination.bound_words}, a step is {words}")
+
+
+def _below_share(nomination: Nomination, bound: Tried | None, step_ms: Mapping[str, float]) -> str:
+    """Return in words that the bound saves something, and less than makes a cause; or nothing."""
+    if bound is None or bound.ratio is None or not bound.is_gain:
+        return ""
+    saved = _saved_ms(step_ms, bound, bound.ratio.median)
+    if saved >= nomination.bound_share * step_ms[bound.step]:
+        return ""
+    words = f"a step takes {saved:.2f} ms less, too little to count as a cause"
+    return f"; {nomination.bound_words}, {words}"
 
 
 def _is_cleared(nomination: Nomination, remedies: Sequence[Tried], bound: Tried | None) -> bool:
@@ -256,7 +281,13 @@ def _holds_no_gain(tried: Tried) -> bool:
 
 
 def _in_words(tried: Sequence[Tried]) -> str:
-    return "; ".join(one.words for one in tried)
+    return "; ".join(map(_with_doubt, tried))
+
+
+def _with_doubt(tried: Tried) -> str:
+    if tried.is_gain or tried.ratio is None or tried.ratio.low <= 1 + tried.floor:
+        return tried.words
+    return f"{tried.words}, but {tried.why or f'{tried.ratio.pairs} turns are too few to be sure'}"
 
 
 def _saved_ms(step_ms: Mapping[str, float], tried: Tried, ratio: float) -> float:
@@ -337,8 +368,7 @@ def _by_bound(
         high=_saved_ms(step_ms, bound, bound.ratio.high),
         at_most_ms=cost,
         where=nomination.where,
-        evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
-        f"{bound.ratio.median:.2f}x as fast ({bound.ratio.low:.2f} to {bound.ratio.high:.2f})",
+        evidence=f"{nomination.evidence}; {bound.words}",
         bound_words=nomination.bound_words,
         remedy=f"{nomination.by_hand} ({tried})",
         plan={},
@@ -352,7 +382,7 @@ def _confidence(ratio: Ratio, floor: float) -> str:
 
 
 def _without_gain(tried: Tried) -> str:
-    words = tried.words.removesuffix(".")
+    words = _with_doubt(tried).removesuffix(".")
     if tried.ratio is None or tried.ratio.low <= 1:
         return words
     return f"{words}, and identical runs differ by up to {tried.floor:.1%}"

@@ -37,7 +37,23 @@ class Finding:
     confidence: str
     bound_words: str = ""
     """What was done to the script to measure `at_most_ms`, as in `with one batch served again and
-    again`; empty if it is the time that the watched run spent there."""
+    again`; empty if it is the time that the watched run spent on it."""
+
+
+def in_words_of_most(cost_ms: float, at_most_ms: float, bound_words: str, most: str) -> str:
+    """Return what bounds the cost of a finding.
+
+    Args:
+        cost_ms: of the finding, as the two below.
+        at_most_ms: see `Finding`.
+        bound_words: see `Finding`.
+        most: `at_most_ms` as it is shown.
+    """
+    if bound_words:
+        return f"{bound_words}, a step takes {most} less"
+    if cost_ms > at_most_ms:
+        return f"more than the {most} that a step of the watched run spent on it"
+    return f"a step of the watched run spent {most} on it"
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def _trials_of(
             plan,
             ratio,
             in_words(plan, ratio),
+            why=decision.why or "",
             is_gain=decision.state == "faster",
             is_open=decision.state == "undecided" and ratio.high > 1 + WORTH_CALLING,
             floor=floor,

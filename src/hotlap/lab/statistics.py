@@ -67,13 +67,17 @@ def paired_ratio(base_ms: Sequence[float], other_ms: Sequence[float]) -> Ratio:
 
 
 def median_pair(base_ms: Sequence[float], other_ms: Sequence[float]) -> tuple[float, float]:
-    """Return the pair whose ratio is the median of `paired_ratio`, or is next to it.
+    """Return the pair whose ratio is the median of `paired_ratio`.
 
-    Medians of each side by itself have another ratio where a machine drifts.
+    Medians of each side by itself have another ratio where a machine drifts. Of an even number of
+    pairs it is what the two in the middle take on average, the other side by the median ratio.
     """
-    pairs = list(zip(base_ms, other_ms, strict=True))
-    middle = median(base / other for base, other in pairs)
-    return min(pairs, key=lambda pair: abs(pair[0] / pair[1] - middle))
+    pairs = sorted(zip(base_ms, other_ms, strict=True), key=lambda pair: pair[0] / pair[1])
+    upper = len(pairs) // 2
+    if len(pairs) % 2:
+        return pairs[upper]
+    base = fmean(pair[0] for pair in pairs[upper - 1 : upper + 1])
+    return base, base / median(base / other for base, other in pairs)
 
 
 def spread(values_ms: Sequence[float]) -> Spread:

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding
+from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, in_words_of_most
 from hotlap.plan.record import in_words
 from hotlap.report import limits, profile
 from hotlap.report.estimating import size
@@ -63,7 +63,12 @@ def _phases(diagnosis: Diagnosis, console: Console) -> None:
 def _lines(diagnosis: Diagnosis, console: Console) -> None:
     """Print the lines below which the large phases are spent."""
     means = diagnosis.trace.phase_means()
-    table = Table(title="The hottest lines", title_justify="left", box=None, show_header=False)
+    table = Table(
+        title="The hottest lines, with their share of the phase",
+        title_justify="left",
+        box=None,
+        show_header=False,
+    )
     for _ in range(4):
         table.add_column(justify="left")
     for phase, lines in diagnosis.hot_lines().items():
@@ -133,19 +138,15 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
     _opportunities(diagnosis, console)
     for line in diagnosis.ruled_out:
-        console.print(f"\nChecked, not told apart from no cost: {printable(line)}.")
+        console.print(f"\nChecked, no gain found: {printable(line)}.")
     if not diagnosis.findings:
         # Suspected causes follow it.
         console.print(f"\n{_nothing_found(diagnosis)}")
 
 
 def _most(finding: Finding) -> str:
-    most = f"{finding.at_most_ms:.2f}"
-    if finding.cost_ms > finding.at_most_ms:
-        return f"more than the {most} that the watched run spent there"
-    if finding.bound_words:
-        return f"{finding.bound_words}, a step takes {most} ms less"
-    return f"the watched run spent {most} there"
+    most = f"{finding.at_most_ms:.2f} ms"
+    return in_words_of_most(finding.cost_ms, finding.at_most_ms, finding.bound_words, most)
 
 
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
@@ -166,7 +167,7 @@ def _nothing_found(diagnosis: Diagnosis) -> str:
         return "No cause was measured. Suspected causes:"
     if diagnosis.floor is None or not diagnosis.ruled_out:
         return "No rule applies: no known cause takes a large enough part of the step."
-    return f"No cause costs more than identical runs differ ({diagnosis.floor:.1%})."
+    return f"No remedy gains more than identical runs differ ({diagnosis.floor:.1%})."
 
 
 def _mistakes(diagnosis: Diagnosis, console: Console) -> None:
@@ -185,8 +186,8 @@ def _limits(diagnosis: Diagnosis, console: Console) -> None:
 def _not_measured(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.suspects:
         console.print(
-            f"\nSuspected: {row.rule} at {printable(row.where)}: at most "
-            f"{row.at_most_ms:.2f} ms a step"
+            f"\nSuspected: {row.rule} at {printable(row.where)}: takes up "
+            f"to {row.at_most_ms:.2f} ms of a step"
         )
         console.print(f"   {printable(row.evidence)}.")
         prefix = "" if row.why.startswith(UNDECIDED) else "Not measured: "

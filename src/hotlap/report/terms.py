@@ -1,11 +1,11 @@
 """Texts of `hotlap explain` on words of reports, such as `noise_floor` and `undecided`."""
 
 TERMS = {
-    "at_most": """The most that a finding's remedy could save.
+    "at_most": """The most that a cause takes of a step.
 
 The trace shows how much of a step the cause is part of, for example all of the time that the loop
-waits for data. A perfect remedy saves that and no more. A measured saving may lie slightly above
-it, because steps differ.""",
+waits for data. A remedy may save more than that: what the cause takes also slows down what comes
+after it, as data does that the processor's caches no longer hold. And steps differ.""",
     "live": """Measured in one process, by switching a plan on and off between steps.
 
 Turns of one process differ by about 1 %, so small gains show within seconds. Not everything can be

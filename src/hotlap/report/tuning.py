@@ -11,19 +11,20 @@ from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.result import Tuning
 
 
-def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
+def page(tuning: Tuning, console: Console, *, every: bool = False, is_typed: bool = True) -> None:
     """Print what was found, what it gives, and what it rests on.
 
     Args:
         tuning: what was found.
         console: where it goes.
         every: list the techniques that are not applicable here, too.
+        is_typed: the user typed `hotlap tune`, and can type it again with more options.
     """
     _headline(tuning, console)
     _hints(tuning, console)
     _proven_plans(tuning, console)
     _memory(tuning, console)
-    _techniques(tuning, console, every=every)
+    _techniques(tuning, console, every=every, is_typed=is_typed)
     if tuning.gained:
         page_of_verdict(tuning.verdict, console)
     if tuning.not_reached:
@@ -48,10 +49,11 @@ def _headline(tuning: Tuning, console: Console) -> None:
         f"paired turns. Noise floor: {tuning.floor:.1%}."
     )
     if not is_fresh and tuning.fresh is not None:
+        why = tuning.fresh_doubt or "they differ too much among themselves"
         console.print(
-            f"Fresh processes confirm it by their median, and differ too much among themselves to "
-            f"say by how much: {figures(tuning.fresh)}. The watched process had taken more steps, "
-            "which may become slower later in a run."
+            f"Fresh processes confirm it by their median, {figures(tuning.fresh)}, and do not say "
+            f"by how much: {why}. The watched process had taken more steps, which may become "
+            "slower later in a run."
         )
     elif tuning.live is not None and tuning.fresh is not None:
         console.print(
@@ -62,9 +64,11 @@ def _headline(tuning: Tuning, console: Console) -> None:
     whole = tuning.whole_run
     before, after = whole["baseline"].seconds, whole["best"].seconds
     if before is not None and after is not None:
+        between = whole["baseline"].between_s
+        included = "set-up and evaluation included" if between else "set-up included"
         console.print(
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
-            f"predicted ({before / after:.2f}x), set-up and evaluation included"
+            f"predicted ({before / after:.2f}x), {included}"
             f"{_beside(whole['baseline'].slowed)}. Of that: {tuning.about_whole_run}."
         )
     else:
@@ -99,13 +103,14 @@ def _hints(tuning: Tuning, console: Console) -> None:
 def _proven_plans(tuning: Tuning, console: Console) -> None:
     if not tuning.proven_plans:
         return
-    is_fresh = all(rung.speedup == rung.fresh for rung in tuning.proven_plans)
-    title = "The fastest proven plan of each tier" + ", in fresh processes" * is_fresh
+    fresh = [rung.speedup == rung.fresh for rung in tuning.proven_plans]
+    title = "The fastest proven plan of each tier" + ", in fresh processes" * all(fresh)
     table = Table(title=title, title_justify="left", box=None)
     for name in ("tier", "speed-up", "plan"):
         table.add_column(name)
-    for rung in tuning.proven_plans:
-        table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
+    for rung, is_fresh in zip(tuning.proven_plans, fresh, strict=True):
+        where = "" if all(fresh) else " (fresh processes)" if is_fresh else " (one process)"
+        table.add_row(rung.tier, figures(rung.speedup) + where, str(rung.plan))
     console.print()
     console.print(table)
     if all(rung.tier != "exact" for rung in tuning.proven_plans):
@@ -129,7 +134,9 @@ def _memory(tuning: Tuning, console: Console) -> None:
     if tuning.plain_peak_bytes:
         table.add_row(tuning.plain, size(tuning.plain_peak_bytes))
     for row, note in zip(last.values(), notes, strict=True):
-        gain = "" if row.speedup is None else figures(row.speedup)
+        # Of the chosen plan another race may count than the last one.
+        ratio = tuning.fresh if row.plan == tuning.plan and tuning.fresh else row.speedup
+        gain = "" if ratio is None else figures(ratio)
         why = [note] if any(notes) else []
         table.add_row(str(row.plan), size(row.peak_bytes or 0), gain, *why)
     console.print()
@@ -138,7 +145,7 @@ def _memory(tuning: Tuning, console: Console) -> None:
     console.print(table)
 
 
-def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
+def _techniques(tuning: Tuning, console: Console, *, every: bool, is_typed: bool) -> None:
     hidden = () if every else tuning.inapplicable
     if len(hidden) == len(tuning.techniques):
         # `--only` named them, or nothing can be done here: the reasons are the result.
@@ -155,11 +162,13 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         console.print(table)
     if hidden:
         plural = "s are" if len(hidden) > 1 else " is"
-        console.print(
-            f"{len(hidden)} technique{plural} not applicable to this script on this host; the same "
-            "command with `--all` lists them with the reasons. That measures nothing again, unless "
-            "the result is undecided."
-        )
+        words = f"{len(hidden)} technique{plural} not applicable to this script on this host"
+        if is_typed:
+            words += (
+                "; the same command with `--all` lists them with the reasons. That measures "
+                "nothing again, unless the result is undecided"
+            )
+        console.print(f"{words}.")
 
 
 def _protection(unprotected: tuple[str, ...], console: Console) -> None:

@@ -2,7 +2,7 @@
 
 WITHOUT_PLAN = {
     "nothing_to_gain": "Nothing to gain",
-    "could_not_tell": "Undecided whether there is anything to gain",
+    "could_not_tell": "Undecided, and no plan was confirmed",
     "not_proven": "Nothing that could be proven",
 }
 """Outcome without a plan -> how its sentence begins."""

@@ -40,6 +40,8 @@ class _Claim:
     """How far identical runs were apart where it was measured."""
     own: Trace | None = None
     """The plan's own whole run, where it was watched."""
+    fresh_doubt: str = ""
+    """See `Tuning`."""
 
 
 def conclude(
@@ -63,7 +65,7 @@ def conclude(
         best, rungs = None, ()
     plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
     ratio, best_ms, by_means = Ratio(1.0, 1.0, 1.0, baseline.n), baseline, None
-    floor, own, pair_ms = tuner.floor, None, None
+    floor, own, pair_ms, fresh_doubt = tuner.floor, None, None, ""
     whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
     if best is not None:
         assert final is not None
@@ -72,7 +74,7 @@ def conclude(
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
         pair_ms = median_pair(final.base_ms, final.arms[name].turns_ms)
-        own = claim.own
+        own, fresh_doubt = claim.own, claim.fresh_doubt
         tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
     outcome, reason = _outcome(tuner, best, claim.doubt)
     return Tuning(
@@ -85,6 +87,7 @@ def conclude(
         speedup=ratio,
         live=best.live if best is not None else None,
         fresh=best.fresh if best is not None else None,
+        fresh_doubt=fresh_doubt,
         speedup_by_means=by_means,
         baseline_ms=baseline,
         best_ms=best_ms,
@@ -152,11 +155,13 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
     proofs = own.techniques if own is not None else ()
+    fresh_doubt = doubt
     doubt = _is_not_what_was_raced(best, proofs)
     if tuner.aim == "run":
         doubt = doubt or saves_nothing(plain, under, figures(speedup))
     whole = {"baseline": plain, "best": under}
-    return _Claim(whole, proofs, doubt, speedup, floor, own.trace if own is not None else None)
+    seen_own = own.trace if own is not None else None
+    return _Claim(whole, proofs, doubt, speedup, floor, seen_own, fresh_doubt)
 
 
 def _doubt_baselines(tuner: Tuner, seen: Observation, raced_ms: float) -> str:

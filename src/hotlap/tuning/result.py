@@ -22,6 +22,10 @@ _FAR = 0.15
 """Share by which a step of the whole run may differ from one of a race without a word about it."""
 
 
+_SHOWN_S = 0.05
+"""Seconds from which on a difference shows in a tenth of a second."""
+
+
 @dataclass(frozen=True)
 class TrialRow:
     """One plan that was tried, and what it gave."""
@@ -142,6 +146,9 @@ class Tuning:
     """Version that the trials ran with, which may be another interpreter's; None if not known."""
     live_decides: bool = True
     """True if plans were told apart by turns in one process, False if by fresh ones."""
+    fresh_doubt: str = ""
+    """Why fresh processes do not give the size of the gain, in words; empty if they do, or differ
+    too much among themselves."""
 
     @property
     def gained(self) -> bool:
@@ -166,9 +173,13 @@ class Tuning:
         faster = max(self.proven_plans, key=lambda each: each.speedup.median)
         if faster.speedup.median <= chosen.speedup.median:
             return ""
+        more = chosen.worth - faster.worth
+        # By less than is shown: they are as good.
+        words = f"{more:.1f} s more" if more >= _SHOWN_S else "as much"
+        than = "than" if more >= _SHOWN_S else "as"
         words = (
-            f"{chosen.plan} was chosen: its steps and its start are expected to save "
-            f"{chosen.worth:.1f} s over the whole run, those of {faster.plan} {faster.worth:.1f} s"
+            f"{chosen.plan} was chosen: over the whole run its steps and its start are expected to "
+            f"save {words} {than} those of {faster.plan}"
         )
         if chosen.live is None or faster.live is None or not self.live_decides:
             return words
@@ -205,11 +216,11 @@ class Tuning:
             abs(log(mean / ms)) <= _FAR for mean, ms in zip((before, after), raced, strict=True)
         ):
             return ""
-        words = f". On average a step of it takes {before:.2f} -> {after:.2f} ms"
+        words = f". On average a step of the whole run takes {before:.2f} -> {after:.2f} ms"
         if log(raced[0] / before) > _FAR:
             return f"{words}: the machine was slower in the race than when the run was watched"
         if before <= raced[0]:
-            return words
+            return f"{words}, the first epoch included"
         if plain.slowed > 1:
             return f"{words}, beside other processes"
         words += ", the first epoch and slow steps included"

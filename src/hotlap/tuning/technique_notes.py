@@ -87,8 +87,7 @@ class Notes:
 
     def note_on_top(self, candidate: Candidate, plan: Plan, ratio: Ratio) -> None:
         """Note what a candidate gave in a plan of several, in addition to the others of it."""
-        words = f"; in addition to the rest of the plan, in one process: {figures(ratio)}"
-        self._on_top[plan, candidate.technique] = words
+        self._on_top[plan, candidate.technique] = f"in one process: {figures(ratio)}"
 
     def note_earlier(self, candidate: Candidate, decision: Decision) -> None:
         """Note what came out for a candidate that an earlier tuning has decided."""
@@ -108,6 +107,7 @@ class Notes:
         elif arm.name in race.arms and str(best) in race.arms:
             ratio = paired_ratio(race.arms[str(best)].turns_ms, race.arms[arm.name].turns_ms)
             words = f"{candidate.name} in addition to {best}: {figures(ratio)}"
+            self._on_top[arm.plan, candidate.technique] = f"in fresh processes: {figures(ratio)}"
             self._note(candidate.technique, "no_effect", words, speed=ratio.median)
 
     def note_once(self, candidate: Candidate, why: str) -> None:
@@ -163,13 +163,24 @@ class Notes:
         rows = {row["name"]: row for row in in_race}
         rows |= {row["name"]: row for row in whole if row["state"] == "applied"}
         for name in plan.techniques:
-            on_top = self._on_top.get((plan, name), "")
-            self._overrule(name, rows[name]["state"], rows[name]["why"] + on_top)
+            self._overrule(name, rows[name]["state"], rows[name]["why"] + self._adds(plan, name))
         for name in self._gained_alone:
             row = self._rows[name]
             is_open = self._speed[name] < math.inf and row["state"] == "no_effect"
             if is_open and " in addition to " not in row["why"]:
                 row["why"] += f"; not found to gain in addition to {plan}"
+
+    def _adds(self, plan: Plan, name: str) -> str:
+        """Return in words what a technique of a plan gave in addition to the others of it."""
+        if len(plan.techniques) == 1:
+            return ""
+        if (plan, name) in self._on_top:
+            return f"; in addition to the rest of the plan, {self._on_top[plan, name]}"
+        for smaller, technique in self._on_top:
+            is_part = smaller.techniques.items() <= plan.techniques.items()
+            if technique == name and is_part and (rest := smaller.without(name)):
+                return f"; in addition to {rest}, {self._on_top[smaller, name]}"
+        return "; what it gives in addition to the rest of the plan was not measured"
 
     def rows(self, order: Iterable[str]) -> tuple[Row, ...]:
         """Return {name, state, why} of every technique that is known, in that order."""

@@ -103,11 +103,14 @@ def test_a_diagnosis_shows_its_figures_with_evidence_place_and_remedy() -> None:
     assert "A step takes 10.00 ms; 60% of it is waiting for data." in words
     for shown in (
         *("per_item_decode train.py:12", "costs 5.50 ms a step, 55% of it"),
-        *("interval 5.10 to 5.90 ms, at most 6.00 ms", "samples are decoded one by one."),
+        *(
+            "5.90 ms; a step of the watched run spent 6.00 ms on it",
+            "samples are decoded one by one.",
+        ),
         *("`resident` keeps them.", "plan resident"),
         *("data waiting for the next batch 6.00 ms 60.0%", "data train.py:5 50.0%"),
         *("▲ mistake unscaled_input train.py:7", "pixels reach 255.", "divide by 255."),
-        *("? suspected slow_data train.py:30", "at most 6.00 ms a step, not measured"),
+        *("? suspected slow_data train.py:30", "takes up to 6.00 ms of a step, not measured"),
         *("threads(count=1) 0.70 ms (0.50 to 0.90) rounding", "slow_optimizer at train.py:33"),
         "Tried, no gain found: host_allocator gave 1.00x (0.99 to 1.01)",
         *("identical runs differ by 2.1%", "The run takes 12,000 steps."),
@@ -223,14 +226,14 @@ def test_a_verdict_says_what_is_learned(tier: str) -> None:
 
 def test_without_a_gain_no_speed_is_claimed() -> None:
     words = words_of(documents.tuning_without_gain())
-    assert "Undecided whether there is anything to gain: 2 plans tried." in words
+    assert "Undecided, and no plan was confirmed: 2 plans tried." in words
     assert "times faster, and" not in words and "Why to believe it" not in words
 
 
 def test_a_long_reason_is_a_list_and_not_a_headline() -> None:
     reason = "; ".join(f"the {k}th reason of many why nothing can be told" for k in range(4))
     page = page_of(documents.tuning_without_gain() | {"reason": reason})
-    assert page.answer == "Undecided whether there is anything to gain."
+    assert page.answer == "Undecided, and no plan was confirmed."
     assert page.sections[0].title == "Why"
     assert "the 3th reason of many why nothing can be told." in read(render(page)).text
 

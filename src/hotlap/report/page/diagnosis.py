@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hotlap.diagnosis.findings import UNDECIDED
+from hotlap.diagnosis.findings import UNDECIDED, in_words_of_most
 from hotlap.report.page import wording
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
@@ -56,7 +56,7 @@ def answer_of_diagnosis(document: Document) -> str:
     elif list_of(document, "suspects"):
         words += "No cause was measured; what is suspected is listed below."
     else:
-        words += "No cause was found that costs more than identical runs differ."
+        words += "No remedy gains more than identical runs differ."
     if mistakes:
         plural = "s" if len(mistakes) > 1 else ""
         words += f" {len(mistakes)} mistake{plural} of learning found."
@@ -156,7 +156,14 @@ def _causes(document: Document) -> Section:
     for place, each in enumerate(findings, 1):
         cost = f"costs {wording.ms(each['cost_ms'])} a step"
         share = f", {each['cost_ms'] / step:.0%} of it" if wording.is_number(step) and step else ""
-        most = f", at most {wording.ms(each.get('at_most_ms'))}"
+        most = ""
+        if wording.is_number(each.get("at_most_ms")):
+            most = "; " + in_words_of_most(
+                each["cost_ms"],
+                each["at_most_ms"],
+                str(each.get("bound_words") or ""),
+                wording.ms(each["at_most_ms"]),
+            )
         interval = f" (interval {each['low']:.2f} to {each['high']:.2f} ms{most})"
         parts = [*_parts(each, "evidence", "remedy", "numerics", "confidence")]
         if each.get("plan"):
@@ -173,7 +180,7 @@ def _causes(document: Document) -> Section:
         )
     ruled_out = [str(line) for line in list_of(document, "ruled_out")]
     if ruled_out:
-        blocks += [Text("Checked, not told apart from no cost:"), Lines(ruled_out)]
+        blocks += [Text("Checked, no gain found:"), Lines(ruled_out)]
     if not blocks:
         blocks.append(Text("No cause was measured."))
     return Section("What was slow: the measured causes", blocks)
@@ -196,7 +203,7 @@ def _suspect(each: Document) -> Card:
     return Card(
         "? suspected",
         str(each.get("rule")),
-        f"at most {wording.ms(each.get('at_most_ms'))} a step, {state}",
+        f"takes up to {wording.ms(each.get('at_most_ms'))} of a step, {state}",
         str(each.get("where")),
         [
             *_parts(each, "evidence"),

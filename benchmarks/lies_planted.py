@@ -5,6 +5,7 @@ All but a few claim to be `rounding`, so that everything that the claim asks for
 """
 
 import gc
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -388,6 +389,23 @@ def skip_update(target: Any, size: float) -> None:
     target.optimizer.register_step_pre_hook(before)
 
 
+def moments_inside(target: Any, size: float) -> None:
+    """Adam's first moments have so many bits, rounded by the function that updates them.
+
+    An optimizer of the same process, made to repeat the update, calls it too.
+    """
+    adam: Any = importlib.import_module("torch.optim.adam")
+    original = adam._single_tensor_adam
+    del target
+
+    def rounded(params: Any, grads: Any, moments: Any, *args: Any, **kwargs: Any) -> None:
+        original(params, grads, moments, *args, **kwargs)
+        for moment in moments:
+            _round(moment, size)
+
+    adam._single_tensor_adam = rounded
+
+
 # Beside the step.
 
 
@@ -450,6 +468,40 @@ def average_buffers(target: Any, size: float) -> None:
                 buffer.mul_(1 + size)
 
     AveragedModel.update_parameters = update
+
+
+def swapped_weights(target: Any, size: float) -> None:
+    """Smaller weights are evaluated, and put back before training goes on."""
+    import torch
+
+    _rounded(target)
+    original, weights, kept = target.module.train, _weights(target), []
+
+    def train(mode: bool = True) -> Any:
+        with torch.no_grad():
+            for parameter in () if mode or kept else weights:
+                kept.append((parameter, parameter.clone()))
+                parameter.mul_(1 - size)
+            for parameter, before in kept if mode else ():
+                parameter.copy_(before)
+        if mode:
+            kept.clear()
+        return original(mode)
+
+    target.module.train = train
+
+
+def scaled_inputs(target: Any, size: float) -> None:
+    """Inputs are smaller in evaluation, but for the first batch."""
+    count = [0]
+    _rounded(target)
+
+    def before(module: Any, inputs: Any) -> None:
+        count[0] += not module.training
+        if count[0] > 1 and not module.training:
+            inputs[0].mul_(1 - size)
+
+    target.module.register_forward_pre_hook(before)
 
 
 def shifted_scores(target: Any, size: float) -> None:
@@ -591,3 +643,6 @@ MOVED_FROZEN = _technique("moved_frozen", "model", moved_frozen)
 SCALED_TEACHER = _technique("scaled_teacher", "model", scaled_teacher)
 MOVED_TEACHER = _technique("moved_teacher", "model", moved_teacher)
 SCALED_SAVE = _technique("scaled_save", "model", scaled_save, Numerics.EXACT)
+MOMENTS_INSIDE = _technique("moments_inside", "model", moments_inside)
+SWAPPED_WEIGHTS = _technique("swapped_weights", "model", swapped_weights)
+SCALED_INPUTS = _technique("scaled_inputs", "model", scaled_inputs)

@@ -241,7 +241,7 @@ def test_an_optimizer_with_sparse_gradients_is_measured_by_one_that_does_nothing
     # No optimizer is free: what takes little is no cause, and not called free of cost either.
     small = conclude(known(trace), [nomination], (), trials(12.0, free_step=10.5))
     assert small.findings == ()
-    words = "with an optimizer that does nothing, a step takes 1.25 ms less, too little to count"
+    words = "with an optimizer that does nothing, a step takes 1.50 ms less, too little to count"
     assert words in small.ruled_out[0]
 
 

@@ -85,8 +85,8 @@ OTHER_OUTPUT = [[0, 10, "in", "x"], [0, 20, "in", "x"]]
 OTHER_INPUT = [[0, 10, "x", "x"], [0, 20, "x", "x"]]
 
 
-def repeated(error: float, plain_error: float = 1e-7) -> SampledSteps:
-    return SampledSteps(evaluations=[{"error": error, "plain_error": plain_error}])
+def repeated(error: float, plain_error: float = 1e-7, count: int = 2) -> SampledSteps:
+    return SampledSteps(evaluations=[{"error": error, "plain_error": plain_error}] * count)
 
 
 def test_evaluation_at_equal_weights_gives_the_same() -> None:
@@ -107,13 +107,64 @@ def test_evaluation_is_made_at_the_same_times_and_of_the_same() -> None:
     fewer = evaluated(OTHER_OUTPUT[:1])
     assert check_evaluation(record(), fewer, sampled, is_narrow=False).state == "failed"
     # Its input may have been computed from weights that are rounded otherwise...
+    plain = {**record(), "evaluated": [[0, 10, "in", "out"], [0, 20, "in too", "out"]]}
     other = evaluated(OTHER_INPUT)
-    assert check_evaluation(record(), other, sampled, is_narrow=False).state == "passed"
-    # ... but not where the weights are the same, nor where the samples are given.
-    same = {**other, "weights": record()["weights"]}
-    assert check_evaluation(record(), same, sampled, is_narrow=False).state == "failed"
-    given = {**record(), "reads_fixed": True}
+    found = check_evaluation(plain, other, sampled, is_narrow=False)
+    assert found.state == "partial" and "the inputs of 2 of 2 forwards are others" in found.evidence
+    # ... but not where the weights are the same, nor where the samples are given...
+    same = {**other, "weights": plain["weights"]}
+    assert check_evaluation(plain, same, sampled, is_narrow=False).state == "failed"
+    given = {**plain, "reads_fixed": True}
     assert check_evaluation(given, other, sampled, is_narrow=False).state == "failed"
+    # ... nor of a later forward that gets what a loader has handed out, or what was evaluated of
+    # other weights before.
+    later = evaluated([[0, 10, "in", "x"], [0, 20, "x", "x"]])
+    handed = {**plain, "evaluated_batches": [1]}
+    for run in (handed, record()):
+        found = check_evaluation(run, later, sampled, is_narrow=False)
+        assert found.state == "failed" and "(first: forward 2)" in found.evidence
+    assert check_evaluation(plain, later, sampled, is_narrow=False).state == "partial"
+
+
+def test_of_few_movements_none_may_be_off() -> None:
+    def moved(*, by: float, times: int) -> dict[str, Any]:
+        made = averaged()
+        count = len(made["moved"])
+        at = {*range(0, count, count // times)}
+        made["moved"] = [0.3 if n in at else 0.0 for n in range(count)]
+        return {**record(), "averages": [made | {"moved": [v * by for v in made["moved"]]}]}
+
+    other = {"weights": ["v"] * 40}
+    for times, by, state in ((2, 1.2, "failed"), (2, 1.0, "passed"), (2, 1.0001, "passed")):
+        plain = moved(by=1.0, times=times)
+        assert check_averages(plain, moved(by=by, times=times) | other).state == state
+    # One of a hundred may be.
+    for count, state in ((1, "passed"), (3, "failed")):
+        plain, ours = record(), {**record(), **other}
+        way = averaged()
+        way["moved"] = [v * (1.2 if n < count else 1.0) for n, v in enumerate(way["moved"])]
+        ours["averages"] = [way]
+        assert check_averages(plain, ours).state == state
+
+
+def test_a_copy_that_is_set_to_nearly_the_weights_is_no_snapshot_of_them() -> None:
+    def snapshot(rest: float) -> dict[str, Any]:
+        made = averaged()
+        made["moved"] = [1.0 if n == 5 else 0.0 for n in range(len(made["moved"]))]
+        made["rest"] = [rest if n == 5 else 0.0 for n in range(len(made["moved"]))]
+        return {**record(), "weights": ["v"] * 40, "averages": [made]}
+
+    plain = {**snapshot(0.0), "weights": record()["weights"]}
+    assert check_averages(plain, snapshot(0.0)).state == "passed"
+    assert check_averages(plain, snapshot(0.1)).state == "failed"
+
+
+def test_forwards_that_could_not_be_repeated_are_named() -> None:
+    found = check_evaluation(
+        record(), evaluated(OTHER_OUTPUT), repeated(1e-7, count=1), is_narrow=False
+    )
+    assert found.state == "partial"
+    assert "1 of 2 sampled forwards could not be repeated" in found.evidence
 
 
 def test_a_plan_that_claims_to_be_exact_evaluates_equal_weights_to_the_bit() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.lab.chain import OWN_CHANGES, check_custody, check_start
-from hotlap.lab.coverage import limits
+from hotlap.lab.chain import OWN_CHANGES, OWN_IN_EVALUATION, check_custody, check_start
+from hotlap.lab.coverage import covers, limits, not_checked
 from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
 from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import judge
@@ -15,6 +15,7 @@ from hotlap.trial import digest
 from hotlap.trial.custody import Custody
 from hotlap.trial.late_starts import LateStarts
 from hotlap.trial.repetition_ways import BUFFER
+from hotlap.trial.untrained_custody import UntrainedCustody
 from tests.lab.records import record
 
 STARTS = {
@@ -260,6 +261,75 @@ def test_each_optimizer_has_a_chain_of_its_own() -> None:
     loop.step(0)
     loop.step(1)
     assert loop.custody.moved == [8] and loop.custody.state_moved == []
+
+
+def test_weights_that_are_evaluated_are_those_that_the_update_has_left() -> None:
+    def recorded(*, is_swapped: bool, is_saved_first: bool = False) -> dict[str, Any]:
+        loop = Loop()
+        for _ in range(3):
+            loop.step(0)
+            loop.step(1)
+            if is_saved_first:
+                loop.custody.evaluation()
+            with torch.no_grad():
+                loop.weights[1].mul_(0.5 if is_swapped else 1.0)
+                loop.custody.evaluation()
+                loop.weights[1].mul_(2.0 if is_swapped else 1.0)
+        return {**record(), **loop.custody.report()}
+
+    plain, swapped = recorded(is_swapped=False), recorded(is_swapped=True, is_saved_first=True)
+    assert plain["moved_in_evaluation"] == [] and swapped["moved_in_evaluation"] == [2, 4, 6]
+    assert check_custody(plain, plain).state == "passed"
+    found = check_custody(plain, swapped)
+    assert found.state == "failed" and "after 3 updates (first: 2) other weights" in found.evidence
+    # A script may evaluate an average that it puts in their place; a plan may not leave that out.
+    own = check_custody(swapped, swapped)
+    assert own.state == "passed" and OWN_IN_EVALUATION in own.evidence
+    assert check_custody(swapped, plain).state == "failed"
+    words = "which other weights the script evaluates or saves than those it trains"
+    assert words in not_checked([own], covers(plain))
+    assert words not in not_checked([check_custody(plain, plain)], covers(plain))
+
+
+def test_a_buffer_that_is_another_one_in_evaluation_is_seen() -> None:
+    def recorded(factor: float) -> dict[str, Any]:
+        custody, buffer = UntrainedCustody(), torch.ones(3)
+        named = [("1.mean", buffer)]
+        custody.forward_begins(named)
+        # Before the first update nothing was left that could be compared.
+        custody.evaluation(named)
+        for _ in range(3):
+            buffer += 1
+            custody.update_ends(named)
+            buffer *= factor
+            custody.evaluation(named)
+            custody.evaluation(named)
+            buffer /= factor
+            custody.forward_begins(named)
+        return {**record(), **custody.report()}
+
+    plain = recorded(1.0)
+    assert check_custody(plain, plain).state == "passed"
+    found = check_custody(plain, recorded(0.5))
+    assert found.state == "failed" and "after update 1 and before the next" in found.evidence
+
+
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_an_optimizer_that_is_made_anew_begins_without_a_state(is_filled: bool) -> None:
+    def recorded(*, fills: bool) -> dict[str, Any]:
+        weight, custody = torch.nn.Parameter(torch.ones(3)), Custody()
+        for _ in range(3):
+            optimizer = torch.optim.Adam([weight])
+            if fills:
+                optimizer.state[weight]["exp_avg_sq"] = torch.ones(3)
+            for _ in range(2):
+                custody.update_begins(0, optimizer, [weight.detach()])
+                custody.update_ends(0, optimizer, [weight], digest.of_nested([weight.detach()]))
+        return {**record(), **custody.report(), "state_moved": [], "first_state": ["e"]}
+
+    plain, other = recorded(fills=False), recorded(fills=is_filled)
+    assert plain["made_anew"] == [[3, False], [5, False]]
+    assert check_custody(plain, other).state == ("failed" if is_filled else "passed")
 
 
 def test_the_state_of_the_optimizer_is_in_custody_too() -> None:

@@ -11,10 +11,10 @@ from hotlap.lab.sampled_steps import (
     SampledSteps,
     check_gradient,
     check_mean_gradient,
-    check_update,
     confirm_failure,
 )
 from hotlap.lab.script_repetition import problem_of_samples
+from hotlap.lab.update_check import check_update
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
     text = words(diagnosis.page, FOUND)
     assert (
         "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; a step of "
-        "the watched run spent 6.00 ms on it) samples are decoded one by one. Remedy: `resident` keeps them. "
+        "the watched run spent 6.00 ms on it) samples are decoded one by one. Remedy: "
+        "`resident` keeps them. "
         "Numerics: exact."
     ) in text
     more = words(

@@ -78,12 +78,15 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
 
 
 def test_a_prediction_beside_other_processes_says_so() -> None:
-    slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", slowed=4.2)}
+    slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", between_s=9.0, slowed=4.2)}
     text = words(tuning.page, replace(FOUND, whole_run=slowed))
     assert "220 s -> 61 s predicted (3.61x), set-up and evaluation included, beside other" in text
     assert "processes as busy as now" in text
     assert "steps take 4.2 times as long. Of that:" in text
     assert "beside other processes" not in words(tuning.page, FOUND)
+    never = {**FOUND.whole_run, "baseline": WholeRun(220.0, "steps")}
+    text = words(tuning.page, replace(FOUND, whole_run=never))
+    assert "(3.61x), set-up included. Of that" in text
 
 
 def test_a_step_of_the_whole_run_is_told_where_it_is_not_that_of_the_race() -> None:
@@ -96,8 +99,10 @@ def test_a_step_of_the_whole_run_is_told_where_it_is_not_that_of_the_race() -> N
         assert found.to_json()["whole_run"]["about"] == found.about_whole_run
         return found.about_whole_run
 
-    told = "steps 60.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. On average a step of it takes "
-    told += "5.00 -> 1.67 ms"
+    told = (
+        "steps 60.0 -> 20.0 s, between epochs 50.0 -> 38.5 s. On average a step of the whole run "
+    )
+    told += "takes 5.00 -> 1.67 ms"
     assert about(seconds=112.0).endswith(f"{told}, the first epoch and slow steps included")
     late = about(seconds=112.0, slowdown=1.27)
     assert late.endswith("included; late plain steps take 1.3 times as long as early ones")

@@ -97,6 +97,9 @@ class Listener:
     def forward_ends(self, root: Any, output: Any) -> None:
         """The outermost forward of a root has returned `output`."""
 
+    def evaluation_forward_begins(self, module: Any) -> None:
+        """A root, or a copy of one, is called without gradients, or in evaluation mode."""
+
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """A root, or a copy of one, was called without gradients, or in evaluation mode."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as _dataloader
 
+from hotlap import compat
 from hotlap.attach import scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
 from hotlap.trace import event_kinds
@@ -22,6 +23,8 @@ from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
 _compiler = torch.compiler
 _is_traced = torch.compiler.is_dynamo_compiling
 """Together with the flag it is what `is_compiling` returns, which makes twice as many calls."""
+_transforms = compat.find_optional("peek_interpreter_stack") or (lambda: None)
+"""Returns something inside `vmap` and `grad` of `torch.func`: modules hold no tensors there."""
 _NONE: dict[str, Any] = {}
 _SEVERAL = 3
 """Forwards in evaluation mode; a teacher, say, takes one of the first step."""
@@ -242,7 +245,7 @@ def _patch_modules() -> None:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if listener is None or _is_traced() or _compiler._is_compiling_flag:
+        if listener is None or _is_traced() or _compiler._is_compiling_flag or _transforms():
             return original(self, *args, **kwargs)
         outermost = State.call_depth == 0 and self.training and torch.is_grad_enabled()
         # What runs again inside a backward, by activation checkpointing, is part of something.
@@ -369,19 +372,22 @@ def _patch_class(kind: type) -> None:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if listener is None or _is_traced() or _compiler._is_compiling_flag:
+        if listener is None or _is_traced() or _compiler._is_compiling_flag or _transforms():
             return original(self, *args, **kwargs)
         if State.open_root is self:
             # Its class and a base of that are both patched.
             return of_root(self, *args, **kwargs)
         is_training = self.training or id(self) in State.trained_in_evaluation.ids
         if not (is_training and torch.is_grad_enabled()):
+            is_heard = listener.wants_evaluation and (self in State.roots or self in State.copies)
+            if is_heard:
+                listener.evaluation_forward_begins(self)
             outer, State.open_root = State.open_root, self
             try:
                 output = _call_untrained(listener, original, self, args, kwargs)
             finally:
                 State.open_root = outer
-            if listener.wants_evaluation and (self in State.roots or self in State.copies):
+            if is_heard:
                 listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
         if id(self) not in State.roots.ids:

@@ -12,6 +12,7 @@ from hotlap.trial.repetition_ways import BUFFER
 
 _SHOWN = 3
 OWN_CHANGES = "before which the script itself changes the weights"
+OWN_IN_EVALUATION = "after which the script itself evaluates or saves other weights"
 MOVED_LIMIT = 1e-4
 """Movement of a tensor between two updates, as a share of it, where the script moves others
 itself."""
@@ -41,14 +42,19 @@ def check_start(
         is_narrow: True for a plan in formats that are narrower than the plain run's.
     """
     theirs, ours = plain.get("start"), other.get("start")
-    if not theirs or ours is None:
+    has_weights = bool(plain.get("first_weights"))
+    if not (theirs or has_weights) or ours is None:
         return Check("start", "not_made", "no model was seen before the first update")
+    theirs = theirs or {}
     names = sorted({*theirs, *ours})
     not_repeated = [name for name, held in theirs.items() if held is None]
     differ = [name for name in names if theirs.get(name) != ours.get(name)]
     differ = [name for name in differ if name not in not_repeated]
     buffers = sum(held is None or held[1] == BUFFER for held in theirs.values())
     words = f"{len(theirs) - buffers} parameters" + f" and {buffers} buffers" * bool(buffers)
+    if not theirs:
+        # Tensors that belong to no module: an image, or coefficients.
+        words = f"the weights of {len(plain['first_weights'])} optimizers"
     weights = plain.get("first_weights"), other.get("first_weights")
     if None not in weights and weights[0] != weights[1] and not differ:
         differ.append("the weights before the first update")
@@ -119,6 +125,8 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
         if less:
             words = f"before {_updates(less)} the {words} did not change since the previous one"
             return Check("custody", "failed", f"{words}; not so in the plain run")
+    if words := _other_in_evaluation(plain, other):
+        return Check("custody", "failed", words)
     if words := _other_movements(plain.get("movements") or {}, other.get("movements") or {}):
         return Check("custody", "failed", words)
     if words := _other_untrained(plain, other):
@@ -127,12 +135,37 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
     words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
         words += f", except {own} {OWN_CHANGES}"
+    if swapped := plain.get("moved_in_evaluation"):
+        words += f"; there are {len(swapped)} {OWN_IN_EVALUATION}"
     if dropped := [
         name for name, moved in (plain.get("untrained_moved") or {}).items() if not moved
     ]:
         words += f"; two plain runs differ in when these change: {_list_some(sorted(dropped))}"
         return Check("custody", "partial", words)
     return Check("custody", "passed", words)
+
+
+def _other_in_evaluation(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return in words which weights are evaluated or saved, or which optimizers begin, otherwise
+    than in the plain run; empty if none."""
+    theirs, ours = ({*run.get("moved_in_evaluation", ())} for run in (plain, other))
+    if ours - theirs:
+        return (
+            f"after {_updates(sorted(ours - theirs))} other weights are evaluated or saved than "
+            "the update has left; not so in the plain run"
+        )
+    if theirs - ours:
+        return (
+            f"after {_updates(sorted(theirs - ours))} the weights are evaluated or saved that the "
+            "update has left; not so in the plain run"
+        )
+    made = [[row[1] for row in run.get("made_anew", ())] for run in (plain, other)]
+    if made[0] != made[1]:
+        return (
+            f"{len(made[1])} optimizers are made anew, {sum(made[1])} of them begin with a state; "
+            f"in the plain run {len(made[0])}, {sum(made[0])} with a state"
+        )
+    return ""
 
 
 def _other_movements(

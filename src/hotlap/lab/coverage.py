@@ -12,26 +12,27 @@ from hotlap.lab.auxiliary_checks import (
     NO_AVERAGES,
     NO_BUFFERS,
     OUTPUT_LIMIT,
+    output_limit,
 )
-from hotlap.lab.chain import MOVED_LIMIT, OWN_CHANGES
+from hotlap.lab.chain import MOVED_LIMIT, OWN_CHANGES, OWN_IN_EVALUATION
 from hotlap.lab.check import Check
 from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.run_checks import ALL_BITS, BUT_BUFFERS
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
     TWICE,
-    UPDATE_LIMIT,
     SampledSteps,
     gradient_limit,
     narrow_limit,
 )
 from hotlap.lab.saves_check import NO_SAVES
+from hotlap.lab.update_check import UPDATE_LIMIT
 from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
 
 Record = Mapping[str, Any]
 BEYOND = "everything after step"
 """What the line on steps beyond the horizon begins with."""
-OF_STEPS = "of the steps"
+OF_STEPS, OF_FORWARDS = "of the steps", "of the forwards"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Limit:
     def __str__(self) -> str:
         if self.smallest == 0:
             return f"{self.of}: any bit"
-        if self.unit == OF_STEPS:
+        if self.unit in (OF_STEPS, OF_FORWARDS):
             return f"{self.of}: {self.smallest:.0%} {self.unit}"
         return f"{self.of}: {self.smallest:.1e} {self.unit}"
 
@@ -123,7 +124,7 @@ def limits(
             Limit("weights lost in each update", DECAY_LIMIT * FLOAT32, "of a weight"),
             Limit("one update, in all parts of a tensor", EACH_LIMIT, "of its norm"),
             Limit(
-                "optimizer's state after one update, in all parts of a tensor",
+                "optimizer's state after one update, all tensors together",
                 STATE_LIMIT * FLOAT32,
                 "of its norm",
             ),
@@ -140,11 +141,18 @@ def limits(
         if sampled.rows:
             found += _in_some_steps("buffers", sampled, is_narrow=is_narrow)
     if "averages" in passed:
-        found.append(Limit("averages of the weights", AVERAGE_LIMIT, "of each movement"))
+        limit = passed["averages"] or AVERAGE_LIMIT
+        found.append(Limit("averages of the weights", limit, "of each movement"))
     if "evaluation" in passed:
-        stated = [row.get("limit", OUTPUT_LIMIT) for row in sampled.evaluations]
-        limit = NARROW_LIMIT if is_narrow else max(stated, default=OUTPUT_LIMIT)
+        limits_of = [output_limit(row, is_narrow) for row in sampled.evaluations]
+        limit = max(limits_of, default=NARROW_LIMIT if is_narrow else OUTPUT_LIMIT)
         found.append(Limit("outputs in evaluation, in all forwards", limit, "of their norm"))
+        if sampled.evaluations:
+            share = _missed_share(len(sampled.evaluations), 1)
+            found.append(Limit("other outputs in evaluation, in some", share, OF_FORWARDS))
+    if passed.get("losses"):
+        words = "loss that backward is called on, on average of the later half"
+        found.append(Limit(words, passed["losses"] or 0.0, "of itself"))
     return tuple(found)
 
 
@@ -188,9 +196,11 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
         found.append("evaluation: no evaluation within the horizon")
-    if not covered["averages"]:
-        found.append("averages of the weights, unless in a module, a list or a dict")
-    elif not has_its_bits:
+    if any(OWN_IN_EVALUATION in check.evidence for check in checks) and not has_its_bits:
+        found.append("which other weights the script evaluates or saves than those it trains")
+    kept = "copies of the weights that the script keeps in memory, as the best so far"
+    found.append(kept if covered["averages"] else f"{kept}; averages of them: none was found")
+    if covered["averages"] and not has_its_bits:
         found.append("buffers of averaged models that their own forwards change, as of `update_bn`")
     saves = "saving: how objects are pickled, and files other than those of `torch.save`"
     if not covered["saved"]:

@@ -11,7 +11,8 @@ from typing import Any
 from hotlap.lab.auxiliary_checks import check_buffers
 from hotlap.lab.check import Check
 from hotlap.lab.coverage import BEYOND
-from hotlap.lab.sampled_steps import SampledSteps, check_gradient, check_update
+from hotlap.lab.sampled_steps import SampledSteps, check_gradient
+from hotlap.lab.update_check import check_update
 from hotlap.lab.verdict import Verdict
 
 _KEPT = 6

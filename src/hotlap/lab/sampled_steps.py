@@ -11,7 +11,6 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from hotlap.lab.check import Check
-from hotlap.lab.updates import beyond_rounding
 from hotlap.trial.repetition_ways import LAID_OUT
 
 GRADIENT_FLOOR = 2e-5
@@ -54,10 +53,6 @@ TWICE = 0.03
 small: a unit that rounds to the other side of zero is one of many, or does so hardly ever."""
 NARROW_ONCE = 1.0
 """The same at any one step: that far off, nothing of the gradient is left."""
-UPDATE_ONCE = 0.5
-"""Relative error of a tensor's update at any one step; one that is left out is off by 1."""
-UPDATE_LIMIT = 1e-4
-"""Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""
 
 Row = Mapping[str, Any]
 
@@ -100,7 +95,7 @@ def check_gradient(sampled: SampledSteps) -> Check:
         return Check("gradient", "failed", f"{words}; {_LOST}")
     found = {
         "": _worst_state(
-            [_state([_measure_whole(row) for row in its]) for its in _by_optimizer(rows)]
+            [_state([_measure_whole(row) for row in its]) for its in by_optimizer(rows)]
         )
     }
     for name in _tensor_names(rows):
@@ -108,7 +103,7 @@ def check_gradient(sampled: SampledSteps) -> Check:
     for state in ("failed", "not_made"):
         names = [name for name, its in found.items() if its == state and name]
         if names:
-            words += f"; {_WHY[state]}: {_list_names(names)}"
+            words += f"; {_WHY[state]}: {list_names(names)}"
         elif found[""] == state and state == "not_made":
             words += "; the plain run's own error is as large"
         if state in found.values():
@@ -305,7 +300,7 @@ def check_mean_gradient(sampled: SampledSteps) -> Check:
     )
     lost = [name for name in _tensor_names(rows) if _is_biased(rows, name)]
     if lost:
-        return Check("gradient", "failed", f"{words}; biased: {_list_names(lost)}")
+        return Check("gradient", "failed", f"{words}; biased: {list_names(lost)}")
     if any(row["gradient_error"] > NARROW_ONCE for row in rows):
         return Check("gradient", "failed", f"{words}; different at some steps")
     if error > narrow_limit(rows) or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
@@ -331,36 +326,6 @@ def _is_biased(rows: Sequence[Row], name: str) -> bool:
     return abs(fmean(slopes) - 1) > TENSOR_SLOPE_MARGIN + 4 * stdev(slopes) / sqrt(len(slopes))
 
 
-def check_update(sampled: SampledSteps) -> Check:
-    """Is the update the one that the plain run's optimizer makes of this gradient?"""
-    rows = [row for row in sampled.rows if row.get("update_error") is not None]
-    if not rows:
-        return Check("update", "not_made", sampled.problem or "no update could be repeated")
-    lost = [
-        of[0].get("optimizer", 0)
-        for of in _by_optimizer(sampled.rows)
-        if all(row.get("update_error") is None for row in of)
-    ]
-    if lost:
-        words = f"no update of optimizer {lost[0] + 1} could be repeated"
-        return Check("update", "not_made", words)
-    errors = [row["update_error"] for row in rows]
-    words = f"{beyond_rounding(max(errors))} at {len(errors)} sampled steps"
-    wrong = []
-    for name in dict.fromkeys(name for row in rows for name in row.get("updates", ())):
-        of_tensor = [row["updates"][name] for row in rows if name in row.get("updates", ())]
-        # A single drawn row may be that of one element, which rounding moves far.
-        second = sorted(of_tensor)[-2:][0]
-        if not (second <= UPDATE_LIMIT and max(of_tensor) <= UPDATE_ONCE):
-            wrong.append(name)
-    if wrong:
-        return Check(
-            "update", "failed", f"{words}; not the plain optimizer's: {_list_names(wrong)}"
-        )
-    state = "failed" if max(errors) > UPDATE_LIMIT else "passed"
-    return Check("update", state, words)
-
-
 def confirm_failure(check: Check, control: Check) -> Check:
     """Return a failed check as not made if the plain run fails it as well."""
     if check.state != "failed" or control.state == "passed":
@@ -369,7 +334,8 @@ def confirm_failure(check: Check, control: Check) -> Check:
     return Check(check.name, "not_made", words)
 
 
-def _by_optimizer(rows: Sequence[Row]) -> list[list[Row]]:
+def by_optimizer(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each optimizer."""
     found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(row.get("optimizer", 0), []).append(row)
@@ -388,7 +354,8 @@ def _tensor_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in _tensors(row)))
 
 
-def _list_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names in words, and how many more there are."""
     shown = ", ".join(f"`{name}`" for name in names[:3])
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{shown}{more}"

@@ -54,10 +54,10 @@ from hotlap.lab.sampled_steps import (
     SampledSteps,
     check_gradient,
     check_mean_gradient,
-    check_update,
     confirm_failure,
 )
 from hotlap.lab.saves_check import check_saves
+from hotlap.lab.update_check import check_update
 from hotlap.lab.updates import check_participation, check_random, check_updates
 from hotlap.techniques import Numerics
 

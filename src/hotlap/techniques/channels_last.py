@@ -23,6 +23,14 @@ _NO_CONVOLUTION = (
 )
 
 
+_OF_VIEWS = "view size is not compatible"
+"""In torch's error of a view that the strides of a tensor do not allow."""
+_VIEWS = (
+    "the model views the output of a convolution as rows, which its layout then forbids. Use "
+    "`torch.flatten(x, 1)` in place of `x.view(...)`"
+)
+
+
 def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith("Conv2d") for name in task.layers):
         return _NO_CONVOLUTION
@@ -45,7 +53,42 @@ def apply(target: ModelTarget) -> ModelTarget:
         handle.remove()
 
     handle = convolutions[-1].register_forward_hook(look)
+    _guard_first_forward(target.module, layout)
     return target
+
+
+def _guard_first_forward(module: Any, layout: "_Layout") -> None:
+    """Put the layout back if the model views what a convolution gives as rows: `x.view(n, -1)`.
+
+    Args:
+        module: whose first forward in the new layout is guarded.
+        layout: of its tensors.
+    """
+    from hotlap.rng import rng_states, set_rng_states
+
+    forward, is_own = module.forward, "forward" in vars(module)
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not layout.is_converted:
+            return forward(*args, **kwargs)
+        if is_own:
+            module.forward = forward
+        else:
+            del module.forward
+        states = rng_states()
+        buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        try:
+            return forward(*args, **kwargs)
+        except RuntimeError as error:
+            if _OF_VIEWS not in str(error):
+                raise
+            layout.refuse(_VIEWS)
+        set_rng_states(states)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return forward(*args, **kwargs)
+
+    module.forward = guarded
 
 
 class _Layout:
@@ -62,14 +105,23 @@ class _Layout:
         # By strides: a kernel of 1 x 1 or of one channel is contiguous in both layouts, and yet
         # the one that its strides name is the one that convolutions compute in.
         self._strides = {name: tensor.stride() for name, tensor in _images(module)}
+        self.is_converted = False
+        self.refused = ""
+        """Why the model cannot be in this layout; empty if it can."""
+
+    def refuse(self, why: str) -> None:
+        """Store everything as it was, for good."""
+        self.restore()
+        self.refused = why
 
     def convert(self) -> None:
         """Store them channels last."""
         import torch
 
         module = self._module()
-        if module is None:
+        if module is None or self.refused:
             return
+        self.is_converted = True
         try:
             module.to(memory_format=torch.channels_last)
         except Exception:
@@ -80,6 +132,7 @@ class _Layout:
 
     def restore(self) -> None:
         """Store what `convert` changed as it was."""
+        self.is_converted = False
         module = self._module()
         if module is None:
             return
@@ -131,6 +184,9 @@ def _switch_off(target: ModelTarget, options: Any) -> None:
 
 
 def proof(target: ModelTarget) -> Proof:
+    layout = target.notes.get("channels_last")
+    if layout is not None and layout.refused:
+        return Proof("refused", layout.refused)
     seen = target.notes.get("output_is_channels_last")
     if seen is None:
         return Proof("no_effect", "the last convolution never ran")

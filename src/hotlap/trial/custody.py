@@ -25,12 +25,18 @@ class Custody:
         """Updates before which weights have moved."""
         self.state_moved: list[int] = []
         """Updates before which the optimizer's state has moved."""
+        self.moved_in_evaluation: list[int] = []
+        """Updates after which weights are evaluated or saved that these have not left."""
+        self.made_anew: list[list[Any]] = []
+        """Of each optimizer in the place of an earlier one: its first update, and whether it begins
+        with a state."""
         self.first_state: list[str] = []
         """Of each optimizer, in the order of their first updates: its state before that."""
         self.first_weights: list[str] = []
         """Of each optimizer that there is before the first update: its weights before that."""
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._begun: set[Hashable] = set()
+        self._optimizers: dict[Hashable, weakref.ref[Any]] = {}
         self._waiting: dict[int, tuple[Any, tuple[str, str]]] = {}
         """By identity, with a weak reference: what optimizers begin from that have not stepped."""
         self._movements: dict[Hashable, _Movements] = {}
@@ -53,6 +59,10 @@ class Custody:
             if begins is None or found is None or found() is not optimizer:
                 begins = self._begin(optimizer, weights)
             self._left.setdefault(key, begins)
+        elif self._optimizers[key]() is not optimizer:
+            # Of its own tensors, which follow from the weights, no bit need be the plain run's.
+            self.made_anew.append([self._updates, any(optimizer.state.values())])
+        self._optimizers[key] = weakref.ref(optimizer)
         self.look(key, optimizer, weights)
 
     def follow(self, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
@@ -88,6 +98,17 @@ class Custody:
         if self.state_moved[-1:] != [number] and state_digest(optimizer) != state:
             self.state_moved.append(number)
 
+    def evaluation(self) -> None:
+        """The model is evaluated or saved: with the weights that the updates have left?"""
+        for key, found in self._optimizers.items():
+            optimizer = found()
+            if optimizer is None or self.moved_in_evaluation[-1:] == [self._updates]:
+                continue
+            groups = optimizer.param_groups
+            weights = [parameter.detach() for group in groups for parameter in group["params"]]
+            if digest.of_nested(weights) != self._left[key][0]:
+                self.moved_in_evaluation.append(self._updates)
+
     def update_ends(
         self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor], left: str
     ) -> None:
@@ -112,6 +133,8 @@ class Custody:
             "first_state": self.first_state,
             "first_weights": self.first_weights,
             "moved": self.moved,
+            "moved_in_evaluation": self.moved_in_evaluation,
+            "made_anew": self.made_anew,
             "state_moved": self.state_moved,
             "movements": {str(key): each.to_json() for key, each in self._movements.items()},
         }

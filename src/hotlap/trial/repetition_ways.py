@@ -11,6 +11,9 @@ BUFFER = "buffer"
 CARRIED_INPUT = "carried input"
 """Begins the name of a state that a model returns and is called with again, among buffers."""
 
+EVALUATIONS = 3
+"""Forwards in evaluation that are kept whole, to be repeated."""
+
 
 def ways_of(memory_format: str) -> tuple[str, ...]:
     """Return the ways that a plan needs; the exact one is the last.

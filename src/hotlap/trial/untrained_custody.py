@@ -12,8 +12,8 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class UntrainedCustody:
-    """Digests buffers, and parameters that no optimizer has, after each update and before the next
-    forward.
+    """Digests buffers, and parameters that no optimizer has, after each update, before the next
+    forward, and whenever the model is evaluated or saved in between.
 
     Updates are counted from 0, over all optimizers.
     """
@@ -30,6 +30,13 @@ class UntrainedCustody:
         if not self._is_first:
             return
         self._is_first = False
+        for name in self._look(tensors):
+            self._moved.setdefault(name, []).append(len(self._digests))
+
+    def evaluation(self, tensors: Named) -> None:
+        """The model is evaluated or saved; looks each time."""
+        if not self._digests:
+            return
         for name in self._look(tensors):
             self._moved.setdefault(name, []).append(len(self._digests))
 

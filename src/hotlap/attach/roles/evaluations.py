@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hotlap import nested
+from hotlap.rng import rng_states, set_rng_states
 from hotlap.trace.identity import IdentityTable
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_outputs
 from hotlap.trial.repeat_in_dtype import own_dtype, repeat_in_dtype
+from hotlap.trial.repetition_ways import EVALUATIONS
 
 COPY = -1
 """Stands for the place of a module that is a copy of one that is trained."""
-SAMPLES = 3
-"""Forwards that are kept whole."""
+_CONSTANTS = (bool, int, float, str, type(None))
+_RANDOM = "rng."
+"""Begins the names of the states of random generators."""
 
 
 class Evaluations:
@@ -32,16 +36,31 @@ class Evaluations:
     def __init__(self, folder: Path | None) -> None:
         self.forwards: list[list[Any]] = []
         """Of each: which module, after how many updates, digests of inputs and outputs."""
+        self.of_loaders: list[int] = []
+        """Which of them, from 0, are given what a loader has handed out, unchanged."""
         self.in_training: list[list[Any]] = []
         """The same in training mode, where they are part of a step, as of a target network."""
         self._folder = folder
+        self._batch: frozenset[int] = frozenset()
+        """Digests of the tensors of the last batch."""
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
+        self._random: dict[str, torch.Tensor] = {}
+        """States of the random generators before the forward that is going on."""
         self._places: IdentityTable[int] = IdentityTable()
         self._draw = random.SystemRandom()
 
     def watch(self, module: Any, place: int) -> None:
         """Listen to this module too; `place` says which of those that are trained it is."""
         self._places.put(module, place)
+
+    def batch_ends(self, batch: Any) -> None:
+        """A loader has handed out a batch, which may be evaluated."""
+        self._batch = frozenset(_digests_of(batch))
+
+    def evaluation_forward_begins(self) -> None:
+        """A watched module is called."""
+        if self._folder is not None:
+            self._random = rng_states()
 
     def evaluation_forward_ends(
         self, module: Any, args: Any, kwargs: Any, output: Any, updates: int
@@ -53,17 +72,19 @@ class Evaluations:
             # It may draw, and change buffers: by itself it could not be repeated.
             self.in_training.append([place, updates, *digests])
             return
+        given = _digests_of([args, kwargs])
+        if given and self._batch.issuperset(given):
+            self.of_loaders.append(len(self.forwards))
         self.forwards.append([place, updates, *digests])
         if self._folder is None:
             return
         count = len(self.forwards)
-        slot = count - 1 if count <= SAMPLES else self._draw.randrange(count)
-        if slot < SAMPLES:
+        slot = count - 1 if count <= EVALUATIONS else self._draw.randrange(count)
+        if slot < EVALUATIONS:
+            self._kept.pop(slot, None)
             with contextlib.suppress(Exception):
-                # A sparse or foreign tensor cannot be kept.
-                kept = _pack_forward(module, args, kwargs, output)
-                if kept is not None:
-                    self._kept[slot] = kept
+                # What cannot be kept is missing among those that are repeated.
+                self._kept[slot] = _pack_forward(module, args, kwargs, output, self._random)
 
     def write(self) -> list[str]:
         """Write the kept forwards; return their files."""
@@ -76,16 +97,23 @@ class Evaluations:
         return files
 
 
+def _digests_of(value: Any) -> list[int]:
+    """Return the digest of each tensor, whatever its shape: a model may be given a view of it."""
+    return digest.of_tensors([tensor.detach().flatten() for tensor in digest.tensors_in(value)])
+
+
 def _pack_forward(
-    module: Any, args: Any, kwargs: Any, output: Any
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    module: Any, args: Any, kwargs: Any, output: Any, random_before: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     found: dict[str, torch.Tensor] = {}
-    specs = {}
     leaves: list[torch.Tensor] = []
-    specs["input"] = nested.flatten_to_json([list(args), dict(kwargs)], leaves)
-    outputs = list(nested.tensors(output))
-    if specs["input"] is None or not outputs:
-        return None
+    specs = {"input": _pack([list(args), dict(kwargs)], leaves)}
+    outputs = digest.tensors_in(output)
+    if not outputs:
+        raise ValueError("a forward gave no tensor")
+    now = rng_states()
+    if any(not torch.equal(state, now[name]) for name, state in random_before.items()):
+        found |= {f"{_RANDOM}{name}": state for name, state in random_before.items()}
     for kind, tensors in (("input", leaves), ("output", outputs)):
         for number, leaf in enumerate(tensors):
             found[f"{kind}.{number}"] = _copy_tensor(leaf)
@@ -96,8 +124,44 @@ def _pack_forward(
     return found, {**specs, "class": type(module).__qualname__, "autocast": dtype}
 
 
+def _pack(value: Any, leaves: list[torch.Tensor]) -> Any:
+    """Append the tensors of what a module was called with, and return the rest as JSON.
+
+    Raises:
+        ValueError: it holds an object of another kind.
+    """
+    if type(value) in _CONSTANTS:
+        return {"constant": value}
+    if isinstance(value, torch.Tensor):
+        leaves.append(value)
+        return {"tensor": value.is_sparse}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_pack(item, leaves) for item in value]}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _pack(item, leaves) for key, item in value.items()}}
+    structure = nested.flatten_to_json(value, leaves)
+    if structure is None:
+        raise ValueError(f"a {type(value).__name__} cannot be kept")
+    return {"other": structure}
+
+
+def _unpack(packed: Any, leaves: Iterator[torch.Tensor]) -> Any:
+    ((kind, held),) = packed.items()
+    if kind == "constant":
+        return held
+    if kind == "tensor":
+        return next(leaves).to_sparse() if held else next(leaves)
+    if kind == "dict":
+        return {key: _unpack(item, leaves) for key, item in held.items()}
+    if kind == "other":
+        return nested.rebuild(nested.from_json(held), leaves)
+    items = [_unpack(item, leaves) for item in held]
+    return items if kind == "list" else tuple(items)
+
+
 def _copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().clone()
+    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    return dense.cpu().contiguous().clone()
 
 
 def _tensors_of(module: Any) -> list[torch.Tensor]:
@@ -130,10 +194,19 @@ def repeat(file: str, roots: list[Any], dtype: torch.dtype) -> dict[str, Any] | 
         return None
     inputs, output = _number_tensors(tensors, "input"), _number_tensors(tensors, "output")
     device = own[0].device if own else torch.device("cpu")
-    found = []
-    for wide in (dtype, None):
-        # The plain one as the script ran it, in the narrow format that it may have asked for.
-        found.append(_forward(root, meta, held, inputs, device, wide))
+    random = {
+        name.removeprefix(_RANDOM): state
+        for name, state in tensors.items()
+        if name.startswith(_RANDOM)
+    }
+    found, before = [], rng_states()
+    try:
+        for wide in (dtype, None):
+            # The plain one as the script ran it, in the narrow format that it may have asked for.
+            set_rng_states(random or before)
+            found.append(_forward(root, meta, held, inputs, device, wide))
+    finally:
+        set_rng_states(before)
     return compare_outputs(output, *found)
 
 
@@ -157,9 +230,7 @@ def _forward(
     own = _tensors_of(root)
     before = [tensor.data for tensor in own]
     modes = [(module, module.training) for module in root.modules()]
-    args, kwargs = nested.rebuild(
-        nested.from_json(meta["input"]), iter([cast(leaf) for leaf in inputs])
-    )
+    args, kwargs = _unpack(meta["input"], iter([cast(leaf) for leaf in inputs]))
     narrow = getattr(torch, meta["autocast"].rpartition(".")[2]) if meta["autocast"] else None
     try:
         for tensor, value in zip(own, held, strict=True):
@@ -176,4 +247,4 @@ def _forward(
             tensor.data = value
         for module, mode in modes:
             module.training = mode
-    return list(nested.tensors(output))
+    return digest.tensors_in(output)

@@ -24,7 +24,13 @@ from hotlap.attach.roles.sampling import place_of
 from hotlap.attach.roles.session import Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.rng import set_rng_states
-from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
+from hotlap.trial.comparing import (
+    compare_buffers,
+    compare_gradients,
+    compare_updates,
+    is_nearly,
+    relative_error,
+)
 from hotlap.trial.repeat_in_dtype import own_dtype, repeat_in_dtype
 from hotlap.trial.repetition_ways import EXACT, LAID_OUT, PLAIN, ways_of
 
@@ -36,8 +42,6 @@ _NUMBERS = (bool, int, float, str, type(None), list, tuple, torch.Tensor)
 """Kinds of hyperparameters that are recorded as what they are."""
 _IMAGES = 4
 """Dimensions of a tensor that has such a layout."""
-_SAME_INPUTS = 1e-4
-"""Error of a batch that the script computes again, as a share of its largest element."""
 
 
 class Findings:
@@ -160,16 +164,6 @@ def _widen(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.complex128 if value.is_complex() else torch.float64, copy=True)
 
 
-def _is_nearly(given: torch.Tensor, captured: torch.Tensor) -> bool:
-    if given.shape != captured.shape:
-        return False
-    if not captured.is_floating_point():
-        return torch.equal(given, captured)
-    largest = captured.abs().max().item() if captured.numel() else 0.0
-    error = (given.double() - captured.double()).abs()
-    return bool((error <= _SAME_INPUTS * largest).all())
-
-
 class Repetition:
     """One captured step, while the script repeats it in `dtype`."""
 
@@ -251,8 +245,10 @@ class Repetition:
         self.buffers = {name: buffer.detach().clone() for name, buffer in networks.buffers()}
         self.buffers |= self.state.returned or {}
         for tensor, data, takes_gradient in self._before.values():
-            tensor.grad = None
+            gradient, tensor.grad = tensor.grad, None
             tensor.data = data
+            if gradient is not None:
+                tensor.grad = gradient.to(data.dtype)
             if tensor.is_leaf and tensor.is_floating_point():
                 tensor.requires_grad_(takes_gradient)
 
@@ -284,7 +280,7 @@ class Repetition:
         if {name for name in self.tensors if name.startswith("input.")} != {*names}:
             return False
         return all(
-            _is_nearly(leaf.detach().cpu(), self.tensors[name])
+            is_nearly(leaf.detach().cpu(), self.tensors[name])
             for name, leaf in zip(names, leaves, strict=True)
         )
 
@@ -321,6 +317,9 @@ class Repetition:
         if self.updates != self.places[: number + 1]:
             return
         for key, parameter in parameters_of(optimizer):
+            gradient = self.gradients[number].get(key)
+            # The script may look at it after the update, or go on adding to it.
+            parameter.grad = None if gradient is None else gradient.clone()
             after = self.tensors.get(f"after.{number}.{key}")
             if after is not None and after.shape == parameter.shape:
                 parameter.data = self.cast(after).to(parameter.device)
@@ -368,9 +367,26 @@ class Repetition:
                 if name.startswith(prefix):
                     wide = _widen(value) if value.shape == clone.shape else value.clone()
                     twin.state[clone][name.removeprefix(prefix)] = wide
-        twin.step()
-        return compare_updates(
+        try:
+            twin.step()
+        except TypeError:
+            # One that computes the loss by itself, as LBFGS does, asks for a closure.
+            return {"update_error": None}
+        found = compare_updates(
             _rename({key: self.tensors[f"before.{number}.{key}"] for key in clones}, names),
             _rename({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
             _rename(dict(clones), names),
         )
+        states = {
+            names.get(key, key): self._state_errors(number, key, twin.state[clone])
+            for key, clone in clones.items()
+        }
+        return {**found, "states": states}
+
+    def _state_errors(self, number: int, key: str, expected: Mapping[str, Any]) -> dict[str, float]:
+        """Return what a parameter's state is off by after the update, a share for each entry."""
+        return {
+            name: relative_error(self.tensors.get(f"state_after.{number}.{key}.{name}"), value)
+            for name, value in expected.items()
+            if isinstance(value, torch.Tensor) and value.dim() and value.is_floating_point()
+        }

@@ -226,8 +226,12 @@ class StepSampler:
     def after_update(self, optimizer: Any) -> None:
         """An optimizer's step has ended."""
         if self._step is not None and self._updates:
+            number = len(self._updates) - 1
             for key, parameter in parameters_of(optimizer):
-                self._keep(f"after.{len(self._updates) - 1}.{key}", parameter)
+                self._keep(f"after.{number}.{key}", parameter)
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor) and value.dim():
+                        self._keep(f"state_after.{number}.{key}.{name}", value)
             # Each optimizer's update may follow on a forward: those of the last one stay.
             for name, buffer in self._networks.buffers():
                 self._keep(f"buffer.{name}", buffer)

@@ -17,6 +17,7 @@ from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 
 _BEGINNINGS = (
     "batch_begins",
+    "evaluation_forward_begins",
     "evaluation_forward_ends",
     "other_forward_ends",
     "gradients_unscaled",

@@ -103,6 +103,7 @@ class Verify(Part):
             # An evaluation between two steps reads batches that belong to neither.
             if self._is_past() and self._begins_epoch(iterator):
                 self._session.stop()
+            self._evaluations.batch_ends(batch)
             is_trained_on = self._watch.steps == 0 or self._watch.loaders.is_trained_on(iterator)
             if is_trained_on is not False:
                 self._inputs.new_step()
@@ -133,9 +134,18 @@ class Verify(Part):
         self._carried.forward_ends(output)
         self._sampler.forward_ends(output)
 
+    def evaluation_forward_begins(self, module: Any) -> None:
+        del module
+        self._evaluations.evaluation_forward_begins()
+
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._sampler.evaluation_ends()
         self._evaluations.evaluation_forward_ends(module, args, kwargs, output, len(self.weights))
+        self._look_at_what_is_evaluated()
+
+    def _look_at_what_is_evaluated(self) -> None:
+        self._custody.evaluation()
+        self._untrained.evaluation(self._networks.untrained())
 
     def backward_begins(self, loss: Any) -> None:
         self._sampler.backward_begins()
@@ -149,6 +159,7 @@ class Verify(Part):
         if threading.current_thread() is not threading.main_thread():
             return
         self._saves.append(saved_row(value, self._networks, len(self.weights)))
+        self._look_at_what_is_evaluated()
 
     def event_happens(self, kind: str) -> None:
         self._saved += kind == event_kinds.SAVE
@@ -248,6 +259,7 @@ class Verify(Part):
                 "followed": self._follower.report(),
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,
+                "evaluated_batches": self._evaluations.of_loaders,
                 "without_gradients": self._evaluations.in_training,
                 "evaluations": self._evaluations.write(),
                 "samples": self._sampler.written,

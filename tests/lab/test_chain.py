@@ -341,3 +341,11 @@ def test_the_state_of_the_optimizer_is_in_custody_too() -> None:
     loop.step(0)
     loop.custody.look(0, loop.optimizers[0], [])
     assert loop.custody.state_moved == [2]
+
+
+def test_tensors_that_belong_to_no_module_start_as_in_the_plain_run() -> None:
+    plain = {**record(), "start": {}, "first_weights": ["a"], "first_state": ["empty"]}
+    found = check_start(plain, dict(plain), None)
+    assert found.state == "passed" and found.evidence.startswith("the weights of 1 optimizers")
+    assert check_start(plain, {**plain, "first_weights": ["b"]}, None).state == "failed"
+    assert check_start({**plain, "first_weights": []}, plain, None).state == "not_made"

@@ -262,3 +262,23 @@ def test_an_optimizer_whose_updates_cannot_be_repeated_is_not_forgotten() -> Non
     assert found.state == "not_made" and "optimizer 2" in found.evidence
     both = [repeated, {**repeated, "optimizer": 1}, {"optimizer": 1, "update_error": None}]
     assert check_update(SampledSteps(both)).state == "passed"
+
+
+def test_the_state_after_an_update_is_the_plain_optimizers() -> None:
+    def rows(*errors: float) -> SampledSteps:
+        return SampledSteps(
+            [
+                {"update_error": 0.0, "updates": {"a": 0.0}, "states": {"a": {"exp_avg": error}}}
+                for error in errors
+            ]
+        )
+
+    assert check_update(rows(*[1e-7] * 6)).state == "passed"
+    # One that nearly cancels out is off by more of itself, once.
+    assert check_update(rows(1e-3, *[1e-7] * 5)).state == "passed"
+    found = check_update(rows(*[1e-3] * 6))
+    assert found.state == "failed" and "the state after it is not" in found.evidence
+    assert check_update(rows(1.0, *[1e-7] * 5)).state == "failed"
+    assert (
+        check_update(SampledSteps([{"update_error": 0.0, "states": {"a": {}}}])).state == "passed"
+    )

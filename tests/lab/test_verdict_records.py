@@ -1,12 +1,18 @@
 """How much two records may differ: not at all, or by what stands in the verdict's constants."""
 
+import json
 from math import inf, nan
 from statistics import pstdev
 from typing import Any
 
 import pytest
 
-from hotlap.lab.run_checks import SeedLosses, check_losses, check_seeds
+from hotlap.lab.run_checks import (
+    SeedLosses,
+    check_hyperparameters,
+    check_losses,
+    check_seeds,
+)
 from hotlap.lab.verdict import Verdict, judge, repeats_itself
 from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
@@ -151,3 +157,37 @@ def test_a_run_that_is_not_finite_from_the_first_step_on_gets_a_verdict() -> Non
     assert judged(none()).tier == "exact"
     other = none(weights=[f"v{step}" for step in range(STEPS)])
     assert judged(other).tier == "unproven"
+
+
+def run_with_rates(rates: list[float], **more: Any) -> dict[str, Any]:
+    numbers = [json.dumps([{"lr": rate, "weight_decay": 0.1}]) for rate in rates]
+    return {**record(), "hyperparameters": numbers, **more}
+
+
+def test_a_held_out_loss_may_decide_otherwise_once_weights_are_rounded_otherwise() -> None:
+    plain = run_with_rates([0.1] * 20 + [0.05] * 20)
+    rounded = {"weights": [*plain["weights"][:10], *["v"] * 30]}
+    later = run_with_rates([0.1] * 30 + [0.05] * 10, **rounded)
+    found = check_hyperparameters(plain, later)
+    assert found.state == "not_made" and "may have decided it by a loss" in found.evidence
+    # Not while the weights are equal, nor with a rate of its own, nor by another number.
+    assert check_hyperparameters(plain, {**later, "weights": plain["weights"]}).state == "failed"
+    other = run_with_rates([0.1] * 30 + [0.04] * 10, **rounded)
+    assert check_hyperparameters(plain, other).state == "failed"
+    decayed = [json.dumps([{"lr": 0.1, "weight_decay": 0.2}])] * 40
+    assert check_hyperparameters(plain, {**later, "hyperparameters": decayed}).state == "failed"
+    # Where nothing changes the rate, no loss does.
+    still = run_with_rates([0.1] * 40)
+    assert check_hyperparameters(still, later).state == "failed"
+
+
+def test_a_run_may_stop_early_at_another_step_once_weights_are_rounded_otherwise() -> None:
+    plain = {**run_with_rates([0.1] * 40), "steps": 40}
+    rounded = {"weights": [*plain["weights"][:10], *["v"] * 20], "steps": 30}
+    early = run_with_rates([0.1] * 30, **rounded)
+    assert check_hyperparameters(plain, early).state == "not_made"
+    # As many steps with fewer updates are no early end.
+    assert check_hyperparameters(plain, {**early, "steps": 40}).state == "failed"
+    assert (
+        check_hyperparameters(plain, {**early, "weights": plain["weights"][:30]}).state == "failed"
+    )

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import dataloader as _dataloader
 
 from hotlap import compat
-from hotlap.attach import scaler_events, script_events
+from hotlap.attach import closures, scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
 from hotlap.trace import event_kinds
 from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
@@ -212,6 +212,7 @@ def _patch_step(kind: type) -> None:
         # A subclass that overrides `step` may call the inherited one, which is wrapped as well.
         if listener is None or _is_traced() or _compiler._is_compiling_flag or State.step_depth:
             return original(self, *args, **kwargs)
+        args, kwargs = closures.run_first(self, args, kwargs)
         State.step_depth = 1
         try:
             if State.evaluated:

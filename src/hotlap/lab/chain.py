@@ -162,8 +162,8 @@ def _other_in_evaluation(plain: Mapping[str, Any], other: Mapping[str, Any]) -> 
     made = [[row[1] for row in run.get("made_anew", ())] for run in (plain, other)]
     if made[0] != made[1]:
         return (
-            f"{len(made[1])} optimizers are made anew, {sum(made[1])} of them begin with a state; "
-            f"in the plain run {len(made[0])}, {sum(made[0])} with a state"
+            f"{len(made[1])} optimizers replace earlier ones, {sum(made[1])} of them begin with a "
+            f"state; in the plain run {len(made[0])}, {sum(made[0])} with a state"
         )
     return ""
 

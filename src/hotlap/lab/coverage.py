@@ -131,6 +131,9 @@ def limits(
         ]
     elif "update" in passed:
         found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its norm"))
+    if "update" in passed and any(row.get("states") for row in sampled.rows):
+        words = "optimizer's state after each update, of any tensor"
+        found.append(Limit(words, UPDATE_LIMIT, "of its norm"))
     if "gradient" in passed and sampled.rows:
         of_rows = narrow_limit if is_narrow else gradient_limit
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))

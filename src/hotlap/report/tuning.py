@@ -103,7 +103,7 @@ def _hints(tuning: Tuning, console: Console) -> None:
 def _proven_plans(tuning: Tuning, console: Console) -> None:
     if not tuning.proven_plans:
         return
-    fresh = [rung.speedup == rung.fresh for rung in tuning.proven_plans]
+    fresh = [rung.speedup == (rung.fresh or rung.speedup) for rung in tuning.proven_plans]
     title = "The fastest proven plan of each tier" + ", in fresh processes" * all(fresh)
     table = Table(title=title, title_justify="left", box=None)
     for name in ("tier", "speed-up", "plan"):

@@ -27,7 +27,7 @@ _OF_VIEWS = "view size is not compatible"
 """In torch's error of a view that the strides of a tensor do not allow."""
 _VIEWS = (
     "the model views the output of a convolution as rows, which its layout then forbids. Use "
-    "`torch.flatten(x, 1)` in place of `x.view(...)`"
+    "`torch.flatten(x, 1)` instead of `x.view(...)`"
 )
 
 

@@ -98,8 +98,19 @@ class Evaluations:
 
 
 def _digests_of(value: Any) -> list[int]:
-    """Return the digest of each tensor, whatever its shape: a model may be given a view of it."""
-    return digest.of_tensors([tensor.detach().flatten() for tensor in digest.tensors_in(value)])
+    """Return the digest of each tensor, whatever its shape: a model may be given a view of it.
+
+    Of what cannot be read nothing is known, and nothing is returned.
+    """
+    try:
+        return digest.of_tensors([_flat(tensor.detach()) for tensor in digest.tensors_in(value)])
+    except Exception:
+        return []
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    is_plain = tensor.layout == torch.strided and not tensor.is_nested
+    return tensor.flatten() if is_plain else tensor
 
 
 def _pack_forward(

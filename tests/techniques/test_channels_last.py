@@ -1,0 +1,72 @@
+"""Channels-last layout where a model views what a convolution gives as rows."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.techniques import registry
+from hotlap.techniques.record import ModelTarget
+
+
+class Images(nn.Module):
+    """Two convolutions, with what draws and what counts between them, and a head."""
+
+    def __init__(self, *, flattens: bool) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.second, self.head = nn.Conv2d(4, 8, 3, padding=1), nn.Linear(8 * 16, 2)
+        self.flattens = flattens
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.norm(self.first(x)), 0.5, training=self.training)
+        x = self.second(x)
+        return self.head(torch.flatten(x, 1) if self.flattens else x.view(-1, 8 * 16))
+
+
+def target_of(model: nn.Module) -> ModelTarget:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return ModelTarget(model, [optimizer])
+
+
+def forward(model: Any, images: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return model(images)
+
+
+@pytest.mark.parametrize("flattens", [True, False])
+def test_a_model_that_views_rows_gets_its_layout_back(flattens: bool) -> None:
+    torch.manual_seed(0)
+    plain, images = Images(flattens=flattens), torch.randn(5, 3, 4, 4)
+    model, technique = copy.deepcopy(plain), registry()["channels_last"]
+    target = target_of(model)
+    technique.apply(target, technique.options({}))
+    expected = [forward(plain, images) for _ in range(2)]
+    found = [forward(model, images) for _ in range(2)]
+    proof = technique.proof(target, technique.options({}))
+    is_converted = model.second.weight.is_contiguous(memory_format=torch.channels_last)
+    assert is_converted is flattens
+    assert "forward" not in vars(model)
+    if flattens:
+        # What is drawn for an image in another layout lies elsewhere in it.
+        assert proof.state == "applied" and found[1].shape == expected[1].shape
+        return
+    assert proof.state == "refused" and "`torch.flatten(x, 1)`" in proof.why
+    # Nothing is drawn or counted twice.
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(model.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+    # It is not converted again either, as between the turns of a race.
+    assert technique.live is not None
+    technique.live.on(target, technique.options({}))
+    assert torch.equal(forward(model, images), forward(plain, images))
+
+
+def test_another_error_of_the_first_forward_is_the_models_own() -> None:
+    model, technique = Images(flattens=True), registry()["channels_last"]
+    technique.apply(target_of(model), technique.options({}))
+    with pytest.raises(RuntimeError, match="channels"):
+        model(torch.randn(5, 7, 4, 4))

@@ -77,6 +77,8 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_legacy_load"),
     PrivateName("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # Whether a closure may run before the step that it is given to.
+    PrivateName("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
     # Modules that `torch.func` calls inside of its transforms.
     PrivateName("torch._C._functorch", "peek_interpreter_stack"),
     # Whether forwards of a watched run compute in float16; without it each device is asked.

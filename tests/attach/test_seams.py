@@ -3,8 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from hotlap.attach import closures
+from hotlap.techniques import registry
+from hotlap.techniques.record import OptimizerTarget
 
 HEAR = """
 import torch
@@ -432,3 +438,34 @@ def test_a_class_with_a_call_of_its_own_is_called_and_heard_once() -> None:
     code = [sys.executable, "-c", OWN_CALL]
     done = subprocess.run(code, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_closure_runs_first_whatever_hooks_of_ours_an_optimizer_has() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    seen: list[str] = []
+
+    def closure() -> torch.Tensor:
+        seen.append("closure")
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    def given(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = closures.run_first(optimizer, args, kwargs)
+        assert args == () and kwargs["closure"]().item() == pytest.approx(2.0)
+        return len(seen)
+
+    assert given(closure) == 1 and given(closure=closure) == 2
+    technique = registry()["optimizer"]
+    technique.apply(OptimizerTarget(optimizer), technique.options({"implementation": "foreach"}))
+    optimizer.step()
+    assert optimizer._optimizer_step_pre_hooks
+    weight.data.fill_(1.0)
+    assert given(closure) == 3
+    # One of the script's own may prepare what the closure computes.
+    optimizer.register_step_pre_hook(lambda *_: None)
+    assert closures.run_first(optimizer, (closure,), {}) == ((closure,), {})
+    often = torch.optim.LBFGS([weight])
+    assert closures.run_first(often, (closure,), {}) == ((closure,), {})
+    assert closures.run_first(optimizer, (), {}) == ((), {}) and len(seen) == 3

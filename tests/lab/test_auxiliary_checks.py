@@ -120,9 +120,9 @@ def test_evaluation_is_made_at_the_same_times_and_of_the_same() -> None:
     # other weights before.
     later = evaluated([[0, 10, "in", "x"], [0, 20, "x", "x"]])
     handed = {**plain, "evaluated_batches": [1]}
-    for run in (handed, record()):
+    for run, state in ((handed, "failed"), (record(), "not_made")):
         found = check_evaluation(run, later, sampled, is_narrow=False)
-        assert found.state == "failed" and "(first: forward 2)" in found.evidence
+        assert found.state == state and "(first: forward 2)" in found.evidence
     assert check_evaluation(plain, later, sampled, is_narrow=False).state == "partial"
 
 
@@ -148,14 +148,15 @@ def test_of_few_movements_none_may_be_off() -> None:
 
 
 def test_a_copy_that_is_set_to_nearly_the_weights_is_no_snapshot_of_them() -> None:
-    def snapshot(rest: float) -> dict[str, Any]:
+    def snapshot(rest: float, at: int = 5) -> dict[str, Any]:
         made = averaged()
-        made["moved"] = [1.0 if n == 5 else 0.0 for n in range(len(made["moved"]))]
-        made["rest"] = [rest if n == 5 else 0.0 for n in range(len(made["moved"]))]
+        made["moved"] = [1.0 if n == at else 0.0 for n in range(len(made["moved"]))]
+        made["rest"] = [rest if n == at else 0.0 for n in range(len(made["moved"]))]
         return {**record(), "weights": ["v"] * 40, "averages": [made]}
 
-    plain = {**snapshot(0.0), "weights": record()["weights"]}
-    assert check_averages(plain, snapshot(0.0)).state == "passed"
+    plain = {**snapshot(0.0, at=9), "weights": record()["weights"]}
+    # The best so far may be those of another update, and must be these all the same.
+    assert check_averages(plain, snapshot(0.0)).state == "partial"
     assert check_averages(plain, snapshot(0.1)).state == "failed"
 
 

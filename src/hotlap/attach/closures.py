@@ -3,7 +3,11 @@
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _global_optimizer_pre_hooks
+
+from hotlap import compat
+
+_of_all = compat.find_optional("_global_optimizer_pre_hooks")
+"""Hooks that are called before the step of every optimizer."""
 
 
 def run_first(
@@ -31,5 +35,9 @@ def _calls_it_once(optimizer: Any) -> bool:
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim.") or kind is torch.optim.LBFGS:
         return False
-    # A hook that is called before the closure may prepare what that computes.
-    return not (optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks)
+    # A hook that is called before the closure may prepare what that computes; ours do not.
+    own = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+    if own is None or _of_all is None:
+        return False
+    hooks = (*own.values(), *_of_all.values())
+    return all(getattr(hook, "__module__", "").startswith("hotlap.") for hook in hooks)

@@ -137,6 +137,9 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
         words += f", except {own} {OWN_CHANGES}"
     if swapped := plain.get("moved_in_evaluation"):
         words += f"; there are {len(swapped)} {OWN_IN_EVALUATION}"
+    if plain.get("moved_in_evaluation", ()) is None:
+        words += "; two plain runs differ in which weights they evaluate"
+        return Check("custody", "partial", words)
     if dropped := [
         name for name, moved in (plain.get("untrained_moved") or {}).items() if not moved
     ]:
@@ -148,17 +151,31 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
 def _other_in_evaluation(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return in words which weights are evaluated or saved, or which optimizers begin, otherwise
     than in the plain run; empty if none."""
-    theirs, ours = ({*run.get("moved_in_evaluation", ())} for run in (plain, other))
-    if ours - theirs:
-        return (
-            f"after {_updates(sorted(ours - theirs))} other weights are evaluated or saved than "
-            "the update has left; not so in the plain run"
+    # What rounding or the clock decides to evaluate, or to save, is looked at in one of them only.
+    looked = {*plain.get("looked_in_evaluation", ())} & {*other.get("looked_in_evaluation", ())}
+    weights = [plain.get("moved_in_evaluation", ()), other.get("moved_in_evaluation", ())]
+    if None not in weights:
+        theirs, ours = ({*each} & looked for each in weights)
+        if more := sorted(ours - theirs):
+            return (
+                f"after {_updates(more)} other weights are evaluated or saved than the update has "
+                "left; not so in the plain run"
+            )
+        if less := sorted(theirs - ours):
+            return (
+                f"after {_updates(less)} the weights are evaluated or saved that the update has "
+                "left; not so in the plain run"
+            )
+    untrained = [plain.get("untrained_in_evaluation", {}), other.get("untrained_in_evaluation", {})]
+    if None not in untrained:
+        theirs, ours = (
+            {name: [at for at in updates if at in looked] for name, updates in each.items()}
+            for each in untrained
         )
-    if theirs - ours:
-        return (
-            f"after {_updates(sorted(theirs - ours))} the weights are evaluated or saved that the "
-            "update has left; not so in the plain run"
-        )
+        rows = _movements_missing_in(theirs, ours) + _movements_missing_in(ours, theirs)
+        if rows:
+            at, name = min(rows)
+            return f"after update {at} {name} is evaluated with other values than in the plain run"
     made = [[row[1] for row in run.get("made_anew", ())] for run in (plain, other)]
     if made[0] != made[1]:
         return (

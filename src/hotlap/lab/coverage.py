@@ -131,7 +131,7 @@ def limits(
         ]
     elif "update" in passed:
         found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its norm"))
-    if "update" in passed and any(row.get("states") for row in sampled.rows):
+    if "update" in passed and any(any(row.get("states", {}).values()) for row in sampled.rows):
         words = "optimizer's state after each update, of any tensor"
         found.append(Limit(words, UPDATE_LIMIT, "of its norm"))
     if "gradient" in passed and sampled.rows:

@@ -135,6 +135,9 @@ class FollowedRuns:
         for name in {*moved, *moved_again}:
             if moved.get(name) != moved_again.get(name):
                 moved[name] = None
+        for key in ("moved_in_evaluation", "untrained_in_evaluation"):
+            if self.plain.get(key) != again.get(key):
+                self.plain[key] = None
         _forget_other_saves(self.plain, again)
         started = self.plain["start"]
         for name in [n for n, held in started.items() if held and held[1] == BUFFER]:

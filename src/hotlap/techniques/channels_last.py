@@ -10,6 +10,8 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
 """
 
+import contextlib
+import inspect
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -53,42 +55,20 @@ def apply(target: ModelTarget) -> ModelTarget:
         handle.remove()
 
     handle = convolutions[-1].register_forward_hook(look)
-    _guard_first_forward(target.module, layout)
     return target
 
 
-def _guard_first_forward(module: Any, layout: "_Layout") -> None:
-    """Put the layout back if the model views what a convolution gives as rows: `x.view(n, -1)`.
-
-    Args:
-        module: whose first forward in the new layout is guarded.
-        layout: of its tensors.
-    """
-    from hotlap.rng import rng_states, set_rng_states
-
-    forward, is_own = module.forward, "forward" in vars(module)
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not layout.is_converted:
-            return forward(*args, **kwargs)
-        if is_own:
-            module.forward = forward
-        else:
-            del module.forward
-        states = rng_states()
-        buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-        try:
-            return forward(*args, **kwargs)
-        except RuntimeError as error:
-            if _OF_VIEWS not in str(error):
-                raise
-            layout.refuse(_VIEWS)
-        set_rng_states(states)
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        return forward(*args, **kwargs)
-
-    module.forward = guarded
+def _may_view_rows(module: Any) -> bool:
+    """Return whether the code of a module of the user's calls `view`."""
+    kinds = {type(each) for each in module.modules()}
+    for kind in kinds:
+        if kind.__module__.startswith("torch."):
+            continue
+        # What was typed in has no file.
+        with contextlib.suppress(OSError, TypeError):
+            if ".view(" in inspect.getsource(kind):
+                return True
+    return False
 
 
 class _Layout:
@@ -105,14 +85,48 @@ class _Layout:
         # By strides: a kernel of 1 x 1 or of one channel is contiguous in both layouts, and yet
         # the one that its strides name is the one that convolutions compute in.
         self._strides = {name: tensor.stride() for name, tensor in _images(module)}
-        self.is_converted = False
         self.refused = ""
         """Why the model cannot be in this layout; empty if it can."""
+        self._must_try = _may_view_rows(module)
+        self._hook: Any = None
 
-    def refuse(self, why: str) -> None:
-        """Store everything as it was, for good."""
-        self.restore()
-        self.refused = why
+    def _try_next_forward(self, module: Any) -> None:
+        """Have the next forward tried beforehand, without what it draws and counts.
+
+        An error in the middle of a step would end the script, or the race of all techniques.
+        """
+        import torch
+
+        from hotlap.rng import rng_states, set_rng_states
+
+        def try_forward(called: Any, args: Any, kwargs: Any) -> None:
+            if called is not self._module():
+                # A copy of the model, with the hook.
+                return
+            self._must_try = False
+            self._forget_hook()
+            states = rng_states()
+            buffers = [(buffer, buffer.clone()) for buffer in called.buffers()]
+            try:
+                with torch.no_grad():
+                    called.forward(*args, **kwargs)
+            except RuntimeError as error:
+                if _OF_VIEWS not in str(error):
+                    raise
+                self.restore()
+                self.refused = _VIEWS
+            finally:
+                set_rng_states(states)
+                with torch.no_grad():
+                    for buffer, before in buffers:
+                        buffer.copy_(before)
+
+        self._hook = module.register_forward_pre_hook(try_forward, with_kwargs=True)
+
+    def _forget_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def convert(self) -> None:
         """Store them channels last."""
@@ -121,7 +135,6 @@ class _Layout:
         module = self._module()
         if module is None or self.refused:
             return
-        self.is_converted = True
         try:
             module.to(memory_format=torch.channels_last)
         except Exception:
@@ -129,10 +142,12 @@ class _Layout:
             self.restore()
             raise
         self._place_state([tensor for _, tensor in _images(module)])
+        if self._must_try and self._hook is None:
+            self._try_next_forward(module)
 
     def restore(self) -> None:
         """Store what `convert` changed as it was."""
-        self.is_converted = False
+        self._forget_hook()
         module = self._module()
         if module is None:
             return

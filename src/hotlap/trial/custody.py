@@ -27,6 +27,8 @@ class Custody:
         """Updates before which the optimizer's state has moved."""
         self.moved_in_evaluation: list[int] = []
         """Updates after which weights are evaluated or saved that these have not left."""
+        self.looked_in_evaluation: list[int] = []
+        """Updates after which it was looked at that."""
         self.made_anew: list[list[Any]] = []
         """Of each optimizer in the place of an earlier one: its first update, and whether it begins
         with a state."""
@@ -61,7 +63,8 @@ class Custody:
             self._left.setdefault(key, begins)
         elif self._optimizers[key]() is not optimizer:
             # Of its own tensors, which follow from the weights, no bit need be the plain run's.
-            self.made_anew.append([self._updates, any(optimizer.state.values())])
+            has_state = any(not isinstance(v, dict) or v for v in optimizer.state.values())
+            self.made_anew.append([self._updates, has_state])
         self._optimizers[key] = weakref.ref(optimizer)
         self.look(key, optimizer, weights)
 
@@ -100,6 +103,8 @@ class Custody:
 
     def evaluation(self) -> None:
         """The model is evaluated or saved: with the weights that the updates have left?"""
+        if self.looked_in_evaluation[-1:] != [self._updates]:
+            self.looked_in_evaluation.append(self._updates)
         for key, found in self._optimizers.items():
             optimizer = found()
             if optimizer is None or self.moved_in_evaluation[-1:] == [self._updates]:
@@ -134,6 +139,7 @@ class Custody:
             "first_weights": self.first_weights,
             "moved": self.moved,
             "moved_in_evaluation": self.moved_in_evaluation,
+            "looked_in_evaluation": self.looked_in_evaluation,
             "made_anew": self.made_anew,
             "state_moved": self.state_moved,
             "movements": {str(key): each.to_json() for key, each in self._movements.items()},

@@ -13,7 +13,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 class UntrainedCustody:
     """Digests buffers, and parameters that no optimizer has, after each update, before the next
-    forward, and whenever the model is evaluated or saved in between.
+    forward, and when the model is evaluated in between.
 
     Updates are counted from 0, over all optimizers.
     """
@@ -21,6 +21,7 @@ class UntrainedCustody:
     def __init__(self) -> None:
         self._digests: list[str] = []
         self._moved: dict[str, list[int]] = {}
+        self._moved_in_evaluation: dict[str, list[int]] = {}
         self._changed: set[str] = set()
         self._left: dict[str, int] = {}
         self._is_first = True
@@ -34,11 +35,16 @@ class UntrainedCustody:
             self._moved.setdefault(name, []).append(len(self._digests))
 
     def evaluation(self, tensors: Named) -> None:
-        """The model is evaluated or saved; looks each time."""
-        if not self._digests:
+        """The model is evaluated between an update and the next forward in training."""
+        if not self._digests or not self._is_first:
             return
+        left = self._left
         for name in self._look(tensors):
-            self._moved.setdefault(name, []).append(len(self._digests))
+            updates = self._moved_in_evaluation.setdefault(name, [])
+            if updates[-1:] != [len(self._digests)]:
+                updates.append(len(self._digests))
+        # It is the update that the next forward is compared with.
+        self._left = left
 
     def update_ends(self, tensors: Named) -> None:
         """An update has ended."""
@@ -56,11 +62,12 @@ class UntrainedCustody:
 
     def report(self) -> dict[str, Any]:
         """Return `untrained` (a digest after each update), `untrained_moved` (name -> updates after
-        which a tensor moved before the next forward) and `untrained_changed` (what any step
-        changes)."""
+        which a tensor moved before the next forward), `untrained_in_evaluation` (the same of what
+        is evaluated in between) and `untrained_changed` (what any step changes)."""
         return {
             "untrained": self._digests,
             "untrained_moved": self._moved,
+            "untrained_in_evaluation": self._moved_in_evaluation,
             "untrained_changed": sorted(self._changed),
         }
 

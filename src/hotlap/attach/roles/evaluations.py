@@ -44,8 +44,9 @@ class Evaluations:
         self._batch: frozenset[int] = frozenset()
         """Digests of the tensors of the last batch."""
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
-        self._random: dict[str, torch.Tensor] = {}
-        """States of the random generators before the forward that is going on."""
+        self._begun: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
+        """Identity of a module whose forward has begun -> where it is kept, and the states of the
+        random generators before it."""
         self._places: IdentityTable[int] = IdentityTable()
         self._draw = random.SystemRandom()
 
@@ -57,10 +58,14 @@ class Evaluations:
         """A loader has handed out a batch, which may be evaluated."""
         self._batch = frozenset(_digests_of(batch))
 
-    def evaluation_forward_begins(self) -> None:
+    def evaluation_forward_begins(self, module: Any) -> None:
         """A watched module is called."""
-        if self._folder is not None:
-            self._random = rng_states()
+        if self._folder is None or module.training:
+            return
+        count = len(self.forwards) + len(self._begun) + 1
+        slot = count - 1 if count <= EVALUATIONS else self._draw.randrange(count)
+        if slot < EVALUATIONS:
+            self._begun[id(module)] = slot, rng_states()
 
     def evaluation_forward_ends(
         self, module: Any, args: Any, kwargs: Any, output: Any, updates: int
@@ -76,15 +81,12 @@ class Evaluations:
         if given and self._batch.issuperset(given):
             self.of_loaders.append(len(self.forwards))
         self.forwards.append([place, updates, *digests])
-        if self._folder is None:
-            return
-        count = len(self.forwards)
-        slot = count - 1 if count <= EVALUATIONS else self._draw.randrange(count)
-        if slot < EVALUATIONS:
+        slot, random_before = self._begun.pop(id(module), (None, {}))
+        if slot is not None:
             self._kept.pop(slot, None)
             with contextlib.suppress(Exception):
                 # What cannot be kept is missing among those that are repeated.
-                self._kept[slot] = _pack_forward(module, args, kwargs, output, self._random)
+                self._kept[slot] = _pack_forward(module, args, kwargs, output, random_before)
 
     def write(self) -> list[str]:
         """Write the kept forwards; return their files."""

@@ -74,6 +74,8 @@ class Verify(Part):
         self._until: int | None = None
         """Steps at the end of the epoch in which the horizon was passed, 0 if that is far."""
         self._evaluations = Evaluations(self._sampler.folder)
+        self._forwards = 0
+        """Without gradients since the last update."""
 
     def optimizer_made(self, optimizer: Any) -> None:
         # Before a technique listens to the gradients too, and may change them.
@@ -103,8 +105,9 @@ class Verify(Part):
             # An evaluation between two steps reads batches that belong to neither.
             if self._is_past() and self._begins_epoch(iterator):
                 self._session.stop()
-            self._evaluations.batch_ends(batch)
             is_trained_on = self._watch.steps == 0 or self._watch.loaders.is_trained_on(iterator)
+            if not is_trained_on:
+                self._evaluations.batch_ends(batch)
             if is_trained_on is not False:
                 self._inputs.new_step()
                 self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
@@ -135,17 +138,18 @@ class Verify(Part):
         self._sampler.forward_ends(output)
 
     def evaluation_forward_begins(self, module: Any) -> None:
-        del module
-        self._evaluations.evaluation_forward_begins()
+        self._evaluations.evaluation_forward_begins(module)
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._sampler.evaluation_ends()
         self._evaluations.evaluation_forward_ends(module, args, kwargs, output, len(self.weights))
-        self._look_at_what_is_evaluated()
-
-    def _look_at_what_is_evaluated(self) -> None:
-        self._custody.evaluation()
-        self._untrained.evaluation(self._networks.untrained())
+        if threading.current_thread() is not threading.main_thread():
+            return
+        # Of many forwards between two updates, as where words are chosen one by one, a few.
+        self._forwards += 1
+        if not self._forwards & (self._forwards - 1):
+            self._custody.evaluation()
+            self._untrained.evaluation(self._networks.untrained())
 
     def backward_begins(self, loss: Any) -> None:
         self._sampler.backward_begins()
@@ -159,7 +163,7 @@ class Verify(Part):
         if threading.current_thread() is not threading.main_thread():
             return
         self._saves.append(saved_row(value, self._networks, len(self.weights)))
-        self._look_at_what_is_evaluated()
+        self._custody.evaluation()
 
     def event_happens(self, kind: str) -> None:
         self._saved += kind == event_kinds.SAVE
@@ -204,6 +208,7 @@ class Verify(Part):
         with hide_own_optimizer():
             self._follower.update_ends(stepper.number, optimizer)
         self._untrained.update_ends(self._networks.untrained())
+        self._forwards = 0
         if not self._watch.loaders.training:
             self._inputs.new_step()
 

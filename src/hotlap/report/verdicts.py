@@ -26,7 +26,9 @@ Checked at every step:
 
 batches: the batches that reached the model are bit-equal to the plain run's.
 
-hyperparameters: every hyperparameter is the plain run's, and each update changes the weights.
+hyperparameters: every hyperparameter is the plain run's, and each update changes the weights. Where
+a held-out loss may have decided, of weights that are rounded in another way, when the learning rate
+falls or the run ends, the check is not made.
 
 start: parameters and buffers start bit-equal to the plain run's, and parameters require gradients
 where those do. Modules that no optimizer trains, a teacher or a target network, are compared when
@@ -37,7 +39,9 @@ custody: each update starts from the weights and the optimizer state that the pr
 What the script itself changes in between, it must change at the same updates, and each weight by
 about as much (within a factor of 1.5 on average); weights that it leaves alone stay. Buffers,
 frozen parameters and modules that no optimizer trains change between two steps only where they do
-in the plain run, and no step changes others of them than its steps do.
+in the plain run, and no step changes others of them than its steps do. What is evaluated or saved
+has the weights that the last update left, unless the plain run has others there, too. An optimizer
+that replaces an earlier one begins with a state only where it does so in the plain run.
 
 delivery: each update gets the gradients that backward computed since the last one, on sampled
 elements. If the plain run clips or scales them in between, they must follow from the same clipping
@@ -71,13 +75,14 @@ median of the steps; one step must not be off by a quarter, nor two by 3%. The b
 through the script's DataLoader. Without one, or if the step depends on the script's own counters,
 the script runs to the step by itself, and starts it from the captured weights.
 
-update: the whole update, with the plain run's hyperparameters.
+update: the whole update, and the optimizer's state after it, with the plain run's hyperparameters.
 
 buffers: how the step changes buffers, such as batch norm's statistics.
 
-evaluation: the same inputs are evaluated after the same updates; some forwards are repeated with
-their weights. In training mode, where they are mostly part of a step, forwards without gradients
-are compared as long as the weights are bit-equal.
+evaluation: the model is called after the same updates, and what a loader hands out reaches it as in
+the plain run. Other inputs may be computed from the weights; how many differ is said. Three
+forwards are repeated with their weights. In training mode, where they are mostly part of a step,
+forwards without gradients are compared as long as the weights are bit-equal.
 
 losses: the mean of the second half of the losses is the plain run's, within its noise; in a run
 of fewer than 8 updates each one is, within 1e-4 of itself.

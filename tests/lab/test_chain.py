@@ -286,9 +286,62 @@ def test_weights_that_are_evaluated_are_those_that_the_update_has_left() -> None
     own = check_custody(swapped, swapped)
     assert own.state == "passed" and OWN_IN_EVALUATION in own.evidence
     assert check_custody(swapped, plain).state == "failed"
+    # Where weights are rounded otherwise, a loss may decide it.
+    rounded = {"weights": [f"v{number}" for number in range(40)]}
+    assert check_custody(swapped, {**plain, **rounded}).state == "not_made"
+    assert check_custody(plain, {**swapped, **rounded}).state == "failed"
     words = "which other weights the script evaluates or saves than those it trains"
     assert words in not_checked([own], covers(plain))
     assert words not in not_checked([check_custody(plain, plain)], covers(plain))
+
+
+def best_at_the_end(best: int | None, *, is_rounded: bool = True) -> dict[str, Any]:
+    """Return what is recorded where the weights after an update are loaded at the end."""
+    loop, kept = Loop(), []
+    for _ in range(4):
+        loop.step(0)
+        kept.append(loop.weights[0].detach().clone())
+        loop.custody.evaluation()
+    with torch.no_grad():
+        loop.weights[0].copy_(kept[-1 if best is None else best])
+    # As where the optimizer was one of a function that has returned.
+    loop.optimizers.clear()
+    loop.custody.evaluation()
+    weights = [f"v{number}" for number in range(40)] if is_rounded else record()["weights"]
+    return {**record(), **loop.custody.report(), "weights": weights}
+
+
+def test_the_best_weights_so_far_may_be_those_of_another_update() -> None:
+    plain = {**best_at_the_end(None), "weights": record()["weights"]}
+    assert plain["restored_in_evaluation"] == plain["moved_in_evaluation"] == []
+    other = best_at_the_end(1)
+    assert other["restored_in_evaluation"] == [4] and other["moved_in_evaluation"] == []
+    assert check_custody(plain, other).state == "not_made"
+    assert check_custody(plain, best_at_the_end(1, is_rounded=False)).state == "failed"
+    assert check_custody(other, best_at_the_end(0)).state == "passed"
+
+
+def test_weights_are_looked_at_when_their_optimizer_is_no_more() -> None:
+    def recorded(factor: float) -> dict[str, Any]:
+        loop = Loop()
+        loop.step(0)
+        weight = loop.weights[0]
+        loop.optimizers.clear()
+        with torch.no_grad():
+            weight.mul_(factor)
+        loop.custody.evaluation()
+        return {**record(), **loop.custody.report()}
+
+    plain = recorded(1.0)
+    assert check_custody(plain, plain).state == "passed"
+    assert check_custody(plain, recorded(0.5)).state == "failed"
+    # Of a model that is gone, nothing is looked at.
+    loop = Loop()
+    loop.step(0)
+    loop.weights.clear()
+    loop.optimizers.clear()
+    loop.custody.evaluation()
+    assert loop.custody.moved_in_evaluation == []
 
 
 def test_a_buffer_that_is_another_one_in_evaluation_is_seen() -> None:

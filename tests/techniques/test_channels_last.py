@@ -65,6 +65,37 @@ def test_a_model_that_views_rows_gets_its_layout_back(flattens: bool) -> None:
     assert torch.equal(forward(model, images), forward(plain, images))
 
 
+class Odd(Images):
+    """Does what fails without gradients, and what must not be done twice."""
+
+    def __init__(self) -> None:
+        super().__init__(flattens=True)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x.add_(1)
+        y = super().forward(x)
+        y.register_hook(lambda gradient: gradient)
+        return y.view(-1)
+
+
+def test_the_forward_that_is_tried_beforehand_leaves_no_trace() -> None:
+    torch.manual_seed(0)
+    model, technique, images = Odd(), registry()["channels_last"], torch.zeros(5, 3, 4, 4)
+    technique.apply(target_of(model), technique.options({}))
+    states = torch.get_rng_state()
+    model(images)
+    assert model.calls == 1 and torch.equal(images, torch.ones(5, 3, 4, 4))
+    assert model.norm.num_batches_tracked == 1
+    # Its dropout has drawn once.
+    drawn = torch.get_rng_state()
+    torch.set_rng_state(states)
+    model(images)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not model._forward_pre_hooks
+
+
 def test_another_error_of_the_first_forward_is_the_models_own() -> None:
     model, technique = Images(flattens=True), registry()["channels_last"]
     technique.apply(target_of(model), technique.options({}))

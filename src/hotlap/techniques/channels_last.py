@@ -11,11 +11,13 @@ Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentat
 """
 
 import contextlib
+import copy
 import inspect
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from hotlap.compat import records_operators
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Live, ModelTarget, Numerics, Proof, Refusal, Technique
 
@@ -60,14 +62,39 @@ def apply(target: ModelTarget) -> ModelTarget:
 
 def _may_view_rows(module: Any) -> bool:
     """Return whether the code of a module of the user's calls `view`."""
-    kinds = {type(each) for each in module.modules()}
+    kinds = {base for each in module.modules() for base in type(each).__mro__}
     for kind in kinds:
-        if kind.__module__.startswith("torch."):
+        if kind.__module__.partition(".")[0] in ("torch", "builtins"):
             continue
         # What was typed in has no file.
         with contextlib.suppress(OSError, TypeError):
             if ".view(" in inspect.getsource(kind):
                 return True
+    return False
+
+
+def _fails_by_a_view(module: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a forward ends in a view that the layout forbids.
+
+    A copy of the module is called, with copies of what it is given: the forward that follows must
+    find what it would have found.
+    """
+    import torch
+
+    from hotlap.nested import map_tensors
+    from hotlap.rng import rng_states, set_rng_states
+
+    states = rng_states()
+    try:
+        copied = copy.deepcopy(module)
+        args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
+        with torch.no_grad():
+            copied.forward(*args, **kwargs)
+    except Exception as error:
+        # What cannot be copied is not tried, and another error comes again.
+        return _OF_VIEWS in str(error)
+    finally:
+        set_rng_states(states)
     return False
 
 
@@ -91,35 +118,20 @@ class _Layout:
         self._hook: Any = None
 
     def _try_next_forward(self, module: Any) -> None:
-        """Have the next forward tried beforehand, without what it draws and counts.
+        """Have the next forward tried beforehand, on a copy.
 
         An error in the middle of a step would end the script, or the race of all techniques.
         """
-        import torch
-
-        from hotlap.rng import rng_states, set_rng_states
 
         def try_forward(called: Any, args: Any, kwargs: Any) -> None:
-            if called is not self._module():
-                # A copy of the model, with the hook.
+            # A copy of the model may have the hook, and an estimate calls the model without data.
+            if called is not self._module() or records_operators():
                 return
             self._must_try = False
             self._forget_hook()
-            states = rng_states()
-            buffers = [(buffer, buffer.clone()) for buffer in called.buffers()]
-            try:
-                with torch.no_grad():
-                    called.forward(*args, **kwargs)
-            except RuntimeError as error:
-                if _OF_VIEWS not in str(error):
-                    raise
+            if _fails_by_a_view(called, args, kwargs):
                 self.restore()
                 self.refused = _VIEWS
-            finally:
-                set_rng_states(states)
-                with torch.no_grad():
-                    for buffer, before in buffers:
-                        buffer.copy_(before)
 
         self._hook = module.register_forward_pre_hook(try_forward, with_kwargs=True)
 

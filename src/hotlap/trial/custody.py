@@ -27,6 +27,8 @@ class Custody:
         """Updates before which the optimizer's state has moved."""
         self.moved_in_evaluation: list[int] = []
         """Updates after which weights are evaluated or saved that these have not left."""
+        self.restored_in_evaluation: list[int] = []
+        """Likewise, where an earlier update has left them, as of the best ones so far."""
         self.looked_in_evaluation: list[int] = []
         """Updates after which it was looked at that."""
         self.made_anew: list[list[Any]] = []
@@ -39,6 +41,7 @@ class Custody:
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._begun: set[Hashable] = set()
         self._optimizers: dict[Hashable, weakref.ref[Any]] = {}
+        self._held: dict[Hashable, _Held] = {}
         self._waiting: dict[int, tuple[Any, tuple[str, str]]] = {}
         """By identity, with a weak reference: what optimizers begin from that have not stepped."""
         self._movements: dict[Hashable, _Movements] = {}
@@ -105,14 +108,15 @@ class Custody:
         """The model is evaluated or saved: with the weights that the updates have left?"""
         if self.looked_in_evaluation[-1:] != [self._updates]:
             self.looked_in_evaluation.append(self._updates)
-        for key, found in self._optimizers.items():
-            optimizer = found()
-            if optimizer is None or self.moved_in_evaluation[-1:] == [self._updates]:
+        for key, held in self._held.items():
+            weights = held.weights()
+            found = self._left[key][0] if weights is None else digest.of_nested(weights)
+            if found == self._left[key][0]:
                 continue
-            groups = optimizer.param_groups
-            weights = [parameter.detach() for group in groups for parameter in group["params"]]
-            if digest.of_nested(weights) != self._left[key][0]:
-                self.moved_in_evaluation.append(self._updates)
+            is_earlier = found in held.left
+            moved = self.restored_in_evaluation if is_earlier else self.moved_in_evaluation
+            if moved[-1:] != [self._updates]:
+                moved.append(self._updates)
 
     def update_ends(
         self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor], left: str
@@ -126,6 +130,14 @@ class Custody:
             left: their digest, as `digest.of_nested` gives it.
         """
         self._left[key] = left, state_digest(optimizer)
+        known = self._held.get(key)
+        if known is None or not known.is_of(optimizer):
+            held = self._held[key] = _Held(optimizer)
+            # What another one has trained before is as this one leaves it.
+            for other in [k for k, each in self._held.items() if k != key]:
+                if held.places & self._held[other].places:
+                    del self._held[other]
+        self._held[key].left.add(left)
         weights = list(weights)
         if key in self._movements and self._movements[key].fits(weights):
             self._movements[key].leave(weights)
@@ -139,11 +151,40 @@ class Custody:
             "first_weights": self.first_weights,
             "moved": self.moved,
             "moved_in_evaluation": self.moved_in_evaluation,
+            "restored_in_evaluation": self.restored_in_evaluation,
             "looked_in_evaluation": self.looked_in_evaluation,
             "made_anew": self.made_anew,
             "state_moved": self.state_moved,
             "movements": {str(key): each.to_json() for key, each in self._movements.items()},
         }
+
+
+class _Held:
+    """The parameters of an optimizer, which may be dropped by the script before the model is.
+
+    Args:
+        optimizer: that has updated them.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        self._count = len(held)
+        self._parameters = [weakref.ref(each) for each in held]
+        self.places = frozenset(map(id, held))
+        self.left: set[str] = set()
+        """Digests of what updates have left in them."""
+
+    def is_of(self, optimizer: Any) -> bool:
+        """True if these are still all that it updates."""
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        return self._optimizer() is optimizer and count == self._count
+
+    def weights(self) -> list[torch.Tensor] | None:
+        """Return them, None if they are no more."""
+        found = [parameter() for parameter in self._parameters]
+        known = [parameter.detach() for parameter in found if parameter is not None]
+        return known if len(known) == self._count else None
 
 
 class _Movements:

@@ -112,7 +112,7 @@ LIES = (
     Lie("moved_frozen", (0.05, 0.15, 0.017), ("custody",), TAUGHT),
     Lie("scaled_teacher", (0.05, 0.15, 0.017), ("start",), TAUGHT),
     Lie("moved_teacher", (0.05, 0.15, 0.017), ("custody",), TAUGHT),
-    Lie("moments_inside", (8, 3, 5), ("update",), SCRIPTS),
+    Lie("moments_inside", (8, 3, 5), ("update", "updates"), SCRIPTS),
     Lie("swapped_weights", (0.05, 0.15, 0.017), ("custody",), SCRIPTS),
     Lie("scaled_inputs", (0.05, 0.15, 0.017), ("evaluation",), SCRIPTS),
     Lie("scaled_save", (0.01, 0.03, 0.003), ("saves",), TAUGHT),

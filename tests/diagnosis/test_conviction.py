@@ -12,8 +12,6 @@ from hotlap.demo import hints_of
 from hotlap.diagnosis import live_trials
 from hotlap.diagnosis.causes import _needs, _reserve_s, _Subject
 from hotlap.diagnosis.conviction import (
-    Trials,
-    Tried,
     conclude,
     still_wanted,
     trials_of_race,
@@ -21,6 +19,7 @@ from hotlap.diagnosis.conviction import (
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.live_trials import SHARE
 from hotlap.diagnosis.time_plan import Clock, RaceTime
+from hotlap.diagnosis.tried import Trials, Tried
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race

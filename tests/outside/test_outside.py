@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotlap import rules, techniques
-from hotlap.diagnosis.conviction import Tried
+from hotlap.diagnosis.tried import Tried
 from hotlap.engine.memory.estimate import estimate
 from hotlap.errors import PlanError, UsageError
 from hotlap.lab.statistics import Ratio

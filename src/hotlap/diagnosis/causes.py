@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotlap.diagnosis.conviction import (
-    Trials,
     by_cost,
     conclude,
     sampled_finding,
@@ -20,6 +19,7 @@ from hotlap.diagnosis.live_trials import SHARE, race_live
 from hotlap.diagnosis.profile import ProfileRequest, take_profile
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, SHORT_TURN_S, Clock, RaceTime
+from hotlap.diagnosis.tried import Trials
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
 from hotlap.lab.first_steps import start_up_s

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from math import inf
 
-from hotlap.diagnosis.conviction import WORTH_CALLING, Trials, Tried, in_words
+from hotlap.diagnosis.conviction import WORTH_CALLING
+from hotlap.diagnosis.tried import Trials, Tried, in_words
 from hotlap.errors import HotlapError
 from hotlap.lab.decisions import Decision
 from hotlap.lab.duel import Duel, Race, can_race, seconds_to_decide

@@ -118,6 +118,21 @@ def limits(
     if "delivery" in passed:
         words = "gradients between backward and update, at each step"
         found.append(Limit(words, passed["delivery"] or DELIVERY_LIMIT, "of their norm"))
+    found += _of_updates(passed, sampled)
+    if "gradient" in passed and sampled.rows:
+        of_rows = narrow_limit if is_narrow else gradient_limit
+        found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
+        found += _in_some_steps("gradients", sampled, is_narrow=is_narrow)
+    if "buffers" in passed:
+        limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
+        found.append(Limit("buffers, in all steps", limit, "of their change"))
+        if sampled.rows:
+            found += _in_some_steps("buffers", sampled, is_narrow=is_narrow)
+    return (*found, *_beside_steps(passed, sampled, is_narrow=is_narrow))
+
+
+def _of_updates(passed: Mapping[str, float | None], sampled: SampledSteps) -> list[Limit]:
+    found = []
     if "updates" in passed:
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),
@@ -134,15 +149,13 @@ def limits(
     if "update" in passed and any(any(row.get("states", {}).values()) for row in sampled.rows):
         words = "optimizer's state after each update, of any tensor"
         found.append(Limit(words, UPDATE_LIMIT, "of its norm"))
-    if "gradient" in passed and sampled.rows:
-        of_rows = narrow_limit if is_narrow else gradient_limit
-        found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
-        found += _in_some_steps("gradients", sampled, is_narrow=is_narrow)
-    if "buffers" in passed:
-        limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
-        found.append(Limit("buffers, in all steps", limit, "of their change"))
-        if sampled.rows:
-            found += _in_some_steps("buffers", sampled, is_narrow=is_narrow)
+    return found
+
+
+def _beside_steps(
+    passed: Mapping[str, float | None], sampled: SampledSteps, *, is_narrow: bool
+) -> list[Limit]:
+    found = []
     if "averages" in passed:
         limit = passed["averages"] or AVERAGE_LIMIT
         found.append(Limit("averages of the weights", limit, "of each movement"))
@@ -156,7 +169,7 @@ def limits(
     if passed.get("losses"):
         words = "loss that backward is called on, on average of the later half"
         found.append(Limit(words, passed["losses"] or 0.0, "of itself"))
-    return tuple(found)
+    return found
 
 
 def _in_some_steps(what: str, sampled: SampledSteps, *, is_narrow: bool) -> list[Limit]:

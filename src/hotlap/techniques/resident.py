@@ -242,8 +242,8 @@ def proof(target: FeedTarget) -> Proof:
     return Proof(
         "applied",
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
-        f"{rows.place.name}; {rows.read_batches} read from the dataset, all of the first epoch "
-        f"among them{both}",
+        f"{rows.place.name}; {rows.read_batches} read from the dataset, whose samples are "
+        f"kept as they are first read{both}",
         on_ranks=rows.copies,
     )
 

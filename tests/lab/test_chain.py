@@ -295,13 +295,17 @@ def test_weights_that_are_evaluated_are_those_that_the_update_has_left() -> None
     assert words not in not_checked([check_custody(plain, plain)], covers(plain))
 
 
-def best_at_the_end(best: int | None, *, is_rounded: bool = True) -> dict[str, Any]:
+def best_at_the_end(
+    best: int | None, *, is_rounded: bool = True, makes_anew: bool = False
+) -> dict[str, Any]:
     """Return what is recorded where the weights after an update are loaded at the end."""
     loop, kept = Loop(), []
     for _ in range(4):
         loop.step(0)
         kept.append(loop.weights[0].detach().clone())
         loop.custody.evaluation()
+        if makes_anew:
+            loop.optimizers[0] = torch.optim.Adam([loop.weights[0]])
     with torch.no_grad():
         loop.weights[0].copy_(kept[-1 if best is None else best])
     # As where the optimizer was one of a function that has returned.
@@ -319,6 +323,8 @@ def test_the_best_weights_so_far_may_be_those_of_another_update() -> None:
     assert check_custody(plain, other).state == "not_made"
     assert check_custody(plain, best_at_the_end(1, is_rounded=False)).state == "failed"
     assert check_custody(other, best_at_the_end(0)).state == "passed"
+    anew = best_at_the_end(1, makes_anew=True)
+    assert anew["restored_in_evaluation"] == [4] and anew["moved_in_evaluation"] == []
 
 
 def test_weights_are_looked_at_when_their_optimizer_is_no_more() -> None:

@@ -25,8 +25,6 @@ _NO_CONVOLUTION = (
     "the model has no 2-D convolution for channels_last to speed up. Expected: at least one "
     "`Conv2d`; or use a plan without channels_last."
 )
-
-
 _OF_VIEWS = "view size is not compatible"
 """In torch's error of a view that the strides of a tensor do not allow."""
 _VIEWS = (

@@ -133,6 +133,9 @@ class Custody:
         known = self._held.get(key)
         if known is None or not known.is_of(optimizer):
             held = self._held[key] = _Held(optimizer)
+            if known is not None and known.places == held.places:
+                # A script may make its optimizer once more, and load what an earlier one has left.
+                held.left = known.left
             # What another one has trained before is as this one leaves it.
             for other in [k for k, each in self._held.items() if k != key]:
                 if held.places & self._held[other].places:

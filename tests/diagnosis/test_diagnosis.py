@@ -108,7 +108,9 @@ def test_whole_epochs_are_averaged_with_what_comes_between_them() -> None:
 def test_a_real_diagnosis_says_all_that_it_promises() -> None:
     found, progress = diagnosed("--budget", "10s", str(TINY), "--epochs", "3000")
     is_short = any("no cost was measured" in note for note in found["notes"])
-    assert "switched between steps" in progress or is_short
+    # On a busy machine the budget may do for turns of fresh processes only, or for nothing.
+    is_raced = "switched between steps" in progress or "in turns with" in progress
+    assert is_raced or is_short
     assert set(found["phases"]) == set(PHASES)
     assert sum(found["phases"].values()) == pytest.approx(found["step_ms"]["mean"], rel=0.03)
     assert set(found["step_ms"]) == {"median", "mean", "low", "high", "n"}

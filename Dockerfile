@@ -24,6 +24,8 @@ RUN getent passwd ${UID} || useradd --create-home --uid ${UID} hotlap
 RUN mkdir /hotlap && chown ${UID} /hotlap
 USER ${UID}
 WORKDIR /hotlap
+# A volume that is mounted there belongs to the same user.
+RUN mkdir /tmp/cache
 
 COPY --chown=${UID} Makefile pyproject.toml constraints.txt README.md LICENSE ./
 COPY --chown=${UID} src src

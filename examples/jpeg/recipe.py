@@ -1,7 +1,7 @@
 """The same folder of JPEG files for hotlap's engine: decoded once, augmented in every epoch.
 
 hotlap train recipe.py --epochs 3
-hotlap train recipe.py --by sample --plan workers.toml
+hotlap train recipe.py --by sample
 """
 
 from pathlib import Path

@@ -29,7 +29,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
     "search": "Find better hyperparameters of a recipe, and stop trials early that promise little.",
-    "runs": "List past runs, and compare two: what differs, and where they ended.",
+    "runs": "List past runs, compare two, or open one as a page.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",
     "report": "One self-contained page of a stored result, of a run, or of two runs compared.",
     "explain": "A technique, a finding, an error or a plan file, explained.",

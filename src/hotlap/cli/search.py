@@ -50,7 +50,7 @@ def search(
         ),
     ] = "whole",
     workers: Annotated[int, Parameter(help="Trials at a time; they divide the cores.")] = 1,
-    seed: Annotated[int, Parameter(help="Of what is drawn; trials have the task's seed.")] = 0,
+    seed: Annotated[int, Parameter(help="Of the configurations; trials have the task's.")] = 0,
     seeds: Annotated[
         int, Parameter(help="Other seeds that the best configurations are repeated with.")
     ] = 3,
@@ -61,7 +61,7 @@ def search(
         str | None, Parameter(help="Trials that hold more are no candidates, as in 2GiB.")
     ] = None,
     plan: Annotated[
-        str, Parameter(help="A plan file, or `auto` for the tuned one: that of all trials.")
+        str, Parameter(help="Of all trials: a plan file, or `auto` for the tuned one.")
     ] = "auto",
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
     engine: Annotated[
@@ -71,7 +71,7 @@ def search(
         str, Parameter(help="With --engine ray: HOST:PORT of the cluster, `auto`, or `local`.")
     ] = "auto",
     resources: Annotated[
-        str | None, Parameter(help="With --engine ray: of each trial, as in cpu=2,gpu=0.5.")
+        str | None, Parameter(help="With --engine ray: what a trial gets, as in cpu=2,gpu=0.5.")
     ] = None,
     run_dir: Annotated[
         str | None, Parameter(help="Folder of the search; NAME.search if not given.")

@@ -303,7 +303,7 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/2 --plan auto   # as `tune` found",
         "hotlap train recipe.py --page run.html   # the result as a page to look at",
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
-        "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
+        "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # none of its code is run",
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
         "hotlap train recipe.py --run-dir runs/5 --devices 2 --restarts 3 --resume auto",
         "hotlap train recipe.py --run-dir runs/6 --continue old.pth   # its optimizer, too",

@@ -87,10 +87,10 @@ def train(
         run_dir: the run's folder, for its checkpoints and its records (`run.json` and
             `metrics.jsonl`, see `hotlap.track`). If None that of the run that is resumed; of a run
             that begins nothing is then saved or recorded.
-        resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
+        resume: continue from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
             begin there if nothing was saved yet.
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
-            see `hotlap.checkpoint.foreign`. The optimizer begins anew. With `resume="auto"` they
+            see `hotlap.checkpoint.foreign`. The optimizer begins without state. With `resume="auto"` they
             are taken where nothing was saved yet.
         continue_from: continue a run that a plain script saved with `torch.save`: weights,
             optimizer, scheduler and epoch. With `resume="auto"` it is used where nothing was saved
@@ -115,13 +115,13 @@ def train(
             saved, or whose checkpoint could not be written. What it and `progress` draw from the
             global random generators, and how they seed them, changes nothing of the run.
         notice: called with what the user should know, in words: before the first step what the run
-            goes on from, later what went wrong with a save that does not end the run.
+            continues from, later what went wrong with a save that does not end the run.
         stop: asked after every step, and while held-out samples are looked at; once it says True
             the run is saved where it stands, and returned. Signal handlers are the caller's: here
             none is set.
         until: pause after this step of the run: it is evaluated and saved there, as at the end of
             an epoch, whatever `stop` says, and returned as stopped. With `resume="auto"` a later
-            call goes on from it.
+            call continues from it.
 
     Raises:
         PlanError: the plan holds what no plan holds.

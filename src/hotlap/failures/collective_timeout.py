@@ -4,7 +4,7 @@ What happened  every rank must call the same collectives in the same order. One 
                another branch, or is dead; the others wait, and the message is of one that waited.
 Look at        each rank's own log: the one that does not complain is the one to look at. Usual
                causes: ranks with different numbers of batches (uneven data, `break` on one rank);
-               an evaluation, a download or a save on rank 0 while the others go on; a parameter
+               an evaluation, a download or a save on rank 0 while the others continue; a parameter
                without a gradient on one rank; an error that was caught on one rank only.
 What to do     give every rank the same number of steps (`drop_last=True`, or `join`); call
                `dist.barrier()` after work of rank 0 alone, and a longer

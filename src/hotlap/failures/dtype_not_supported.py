@@ -8,7 +8,7 @@ Where from     a batch that is still `uint8` pixels or integer counts; labels of
                comparison that gave a mask of booleans.
 What to do     integers and booleans: `x.float()` where the data set makes the tensor; labels of
                classes: `y.long()`; float16 on a CPU: use bfloat16 (`autocast`) or float32; a mask:
-               `~mask` in place of `1 - mask`, and `mask.float().mean()`. If the dtype is the right
+               `~mask` instead of `1 - mask`, and `mask.float().mean()`. If the dtype is the right
                one, the operator is missing in this version of torch: convert around it.
 """
 

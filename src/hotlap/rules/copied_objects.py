@@ -1,7 +1,7 @@
 """Whole objects, such as a model or the state of an optimizer, are copied in each step.
 
 What it sees   time sampled below copy.copy or copy.deepcopy, between updates.
-Why it costs   every tensor is allocated and written anew, however little has changed.
+Why it costs   every tensor is allocated and written again, however little has changed.
 What to do     copy when there is something new to keep, for instance after an evaluation that is
                better than all before; keep what is needed, such as `model.state_dict()`, and write
                into the same memory with `copy_`.

@@ -40,7 +40,7 @@ class Task:
     is meant: ignored targets, class weights, tokens of padded sequences."""
     data: Any
     """Training samples: a map-style data set (`__len__` and `__getitem__`), or an iterable one
-    (`__iter__` that begins anew each time), which is a stream: see
+    (`__iter__` begins again each time), which is a stream: see
     `hotlap.feed.sources.stream.Stream`."""
     optimizer: Callable[[Any], Any]
     """`optimizer(model)`: any optimizer of torch's kind over the model's parameters whose `step`
@@ -70,11 +70,11 @@ class Task:
     which every sample is read once. It lets the run say how much of its batches is padding, and
     try the largest of them before its first step."""
     tokens_per_batch: int | None = None
-    """In place of `batch_size`: a batch holds as many samples as this many tokens allow, padding
-    included, and `accumulate` of them make a step. Batches hold samples of like length, drawn anew
-    in every epoch; their number is the same in each. Needs `lengths`."""
+    """Instead of `batch_size`: a batch holds as many samples as this many tokens allow, padding
+    included, and `accumulate` of them make a step. Batches hold samples of similar length, drawn
+    again in every epoch; their number is the same in each. Needs `lengths`."""
     transform: Callable[..., Any] | None = None
-    """What is drawn anew for each training sample: `transform(sample, generator)` draws from the
+    """The random part of each training sample: `transform(sample, generator)` draws from the
     torch.Generator that it is given, `transform(sample)` from the global generators. Either way
     its numbers follow from seed, epoch and sample. Samples of the data set itself can then be fixed
     and kept in memory. Not applied to `held_out`."""
@@ -95,7 +95,7 @@ class Task:
     """Name -> `metric(model, batch)`, which returns (sum, count) over a batch of `held_out`. The
     loss is always evaluated. Each of them goes forward by itself."""
     evaluate: Callable[[Any, Any], Mapping[str, Any]] | None = None
-    """In place of the loss and `metrics`, all that is measured of a held-out batch in one forward
+    """Instead of the loss and `metrics`, all that is measured of a held-out batch in one forward
     pass: `evaluate(model, batch)` returns name -> (sum, count), or a mean over the batch's samples.
     What it calls `loss` is what a plateau schedule follows."""
 

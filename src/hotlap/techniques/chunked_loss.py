@@ -14,7 +14,7 @@ When it hurts  few classes: many small calls for nothing. It runs the layer agai
                the whole weight; choose `rows` as large as memory allows. Beliefs to correct: it is
                not an approximation, no class is left out; on a CPU it saves no time; logits that
                are scaled, capped or searched (`logits / t`, `tanh`, `argmax`) before the loss are
-               made as ever, and gain nothing.
+               made as before, and gain nothing.
 Numerics       rounding: gradients of the weight are summed chunk by chunk, in float32.
 Measured       benchmarks/results/2026-11-27_gpu-again_h200.md (GPT-2 124M: 2.3 % and 3 GiB);
                `python -m benchmarks memory` prints peak and time on a CPU

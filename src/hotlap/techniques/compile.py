@@ -61,7 +61,7 @@ class Options:
     )
     """As torch.compile names it; `reduce-overhead` and `max-autotune` use CUDA graphs on a GPU."""
     dynamic: bool = False
-    """One program for all sizes, in place of one for the sizes of the first batch."""
+    """One program for all sizes, instead of one for the sizes of the first batch."""
     fullgraph: bool = False
     """Fail rather than leave parts of the region uncompiled."""
     random: Literal["eager", "inductor"] = "eager"

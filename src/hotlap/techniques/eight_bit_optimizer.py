@@ -1,8 +1,8 @@
 """Adam and AdamW with their two averages in 8 bits.
 
-What it does   puts torchao's or bitsandbytes' Adam(W) in place of torch's: the two averages of each
-               parameter take one byte per number and a scale per block, in place of four bytes
-               each. Hyperparameters, parameter groups, schedules and checkpoints go on as before; a
+What it does   replaces torch's Adam(W) by torchao's or bitsandbytes': the two averages of each
+               parameter take one byte per number and a scale per block, instead of four bytes
+               each. Hyperparameters, parameter groups, schedules and checkpoints stay the same; a
                checkpoint holds the codes and scales as plain tensors.
 When it helps  memory: six bytes less per trained parameter, where the optimizer's state is what
                does not fit.

@@ -1,7 +1,7 @@
 """Weights, activations and gradients in bfloat16; the optimizer works on float32 masters.
 
 What it does   keeps a float32 master of every parameter for the optimizer, and a bfloat16 copy of
-               it in the model, made anew after each update: nothing is cast in the forward.
+               it in the model, written again after each update: nothing is cast in the forward.
 When it helps  models of linear layers and transformers, where autocast would cast every weight in
                every step. Weights that are shared stay shared.
 When it hurts  models with batch norm (refused), and very small ones: two more passes over the

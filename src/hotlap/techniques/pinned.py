@@ -1,7 +1,7 @@
 """Batches go to a GPU from pinned memory, ahead of their step, on a stream of their own.
 
 What it does   copies each batch into pinned host memory in a thread, and from there to the device
-               on a side stream, while the step before it computes. Samples are read as ever, in
+               on a side stream, while the step before it computes. Samples are read as before, in
                their order and by the same thread or workers.
 When it helps  batches that are large against the step: a copy from pageable memory makes the host
                wait, and the device with it.

@@ -1,6 +1,6 @@
 """Batches are made by worker processes, ahead of the training loop.
 
-What it does   gives a DataLoader without workers some, started anew each epoch as torch does. A
+What it does   gives a DataLoader without workers some, started in each epoch as torch does. A
                DataLoader that has some is given another number, or longer queues; with
                `persistent`, it keeps its workers from one epoch to the next.
                What a worker sends is the bytes of its batch, up to 1 MiB: handing over shared
@@ -20,7 +20,7 @@ Numerics       exact for a data set that draws no random numbers, if its first s
                do for each other, or what the loop changes in the data set as it goes.
                With `persistent`, kept workers are seeded in each epoch as new ones would be. A data
                set that counts its reads or has a random generator of its own is refused, and
-               workers are started anew where the data set has changed. A file that they keep open
+               workers are started again where the data set has changed. A file that they keep open
                and that is replaced meanwhile is not seen, and an iterator that has ended gives the
                batches of the next epoch, if it is asked again after that has begun.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md

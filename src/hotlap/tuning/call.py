@@ -33,7 +33,7 @@ def tune(
 ) -> Tuning:
     """Find the fastest plan for a task by measured trials, and prove it.
 
-    Every trial is a fresh process that makes the task anew, so what is given is the recipe that
+    Every trial is a fresh process that makes the task again, so what is given is the recipe that
     makes it, not the task: functions that live in this process cannot be carried into another.
 
     Args:

@@ -9,7 +9,7 @@ What it sees   tensors of the observed training batches, ids of shape (samples, 
 Why it costs   activations are as long as the padded sequences, and so is the time to compute them.
 What to do     pad to the longest sequence of each batch and not to a fixed length; put sequences of
                similar length into one batch (sort, or buckets); give a batch a budget of padded
-               tokens in place of a number of samples. In a recipe: `hotlap.pad` and
+               tokens instead of a number of samples. In a recipe: `hotlap.pad` and
                `tokens_per_batch`.
 Evidence       share of padded positions over the observed batches. The bytes are an estimate: that
                share of the batch's own at the peak, of the tensors of batches, activations and

@@ -2,7 +2,7 @@
 
 What it sees   a file that is saved with the optimizer's state, without that of a schedule or a
                `GradScaler` that is in use.
-Why it matters a run that is resumed from it begins the schedule, or the scale, anew: the learning
+Why it matters a run that is resumed from it starts the schedule, or the scale, over: the learning
                rate jumps back to its first value.
 What to do     save and restore `scheduler.state_dict()` and `scaler.state_dict()` as well.
 Evidence       the keys of what is saved, and the objects that are in use. It costs no time.

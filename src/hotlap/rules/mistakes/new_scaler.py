@@ -1,7 +1,7 @@
-"""A GradScaler is made anew while the training goes on.
+"""A new GradScaler is made while the training continues.
 
 What it sees   the same line makes a `GradScaler` again after steps were taken, or is in a counted
-               loop that also goes on training with an optimizer from outside the loop.
+               loop that trains with an optimizer from outside the loop.
 Why it matters the scale starts at 65536 each time, and steps that overflow are skipped until it has
                come down to what the gradients need: in each epoch the first steps are lost.
 What to do     make one scaler before the loop, and save its `state_dict()` with the checkpoint.

@@ -1,6 +1,6 @@
 """Losses are not finite.
 
-What it sees   losses that are NaN or infinite, while the training goes on.
+What it sees   losses that are NaN or infinite, while the training continues.
 Why it matters one NaN in the loss makes every gradient NaN, and with the next step every weight.
                Where such steps are skipped or replaced, nothing is learned from their samples, and
                their cause remains.

@@ -285,15 +285,16 @@ def in_turns(ways: Mapping[str, Any], sizes: Sizes, per_step: int, trace_of: str
         way = attempted(name, lambda m=make, a=around, n=name: Way(n, m, sizes, a), sizes)
         if way is not None:
             ready[name] = way
-    for name, way in ready.items():
-        trace = f"trace-{sizes.rows.part}" if name == trace_of else None
-        sizes.rows.add(way=name, **way.described(trace))
     seen: dict[str, list[float]] = {name: [] for name in ready}
     for number in range(sizes.rounds):
         if number >= 2 and sizes.left_s() < 0:
             break
         for name in ready if number % 2 == 0 else reversed(ready):
             seen[name].append(ready[name].turn())
+    # Once a process was profiled, its graphs take longer to launch.
+    for name, way in ready.items():
+        trace = f"trace-{sizes.rows.part}" if name == trace_of else None
+        sizes.rows.add(way=name, **way.described(trace))
     first = next(iter(seen.values()), [])
     for name, values in seen.items():
         tell(sizes, name, values, per_step, first)

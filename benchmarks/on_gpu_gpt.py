@@ -37,7 +37,8 @@ MASTERS = {**FUSED, "master_weights": {}}
 BEST = {**MASTERS, "compile": {"region": "loss"}, "pinned": {}}
 CHUNKS = {**BEST, "chunked_loss": {"rows": 16384}}
 SHORT = {**CHUNKS, "compile": {"region": "loss", "short_gelu": True}}
-GRAPHED = {**SHORT, "cuda_graph": {}}
+# Under a graph the optimizer's technique gives way.
+GRAPHED = {**{name: SHORT[name] for name in SHORT if name != "optimizer"}, "cuda_graph": {}}
 TUNED = {"compile": {"region": "loss", "tune_kernels": True}}
 
 
@@ -60,6 +61,8 @@ class Rung:
 
 
 HEADLINE = (
+    # First: once a process was profiled, its graphs take longer to launch.
+    Rung("engine on nanoGPT, batch 64, in a graph", 25, 64, GRAPHED, is_peer=True),
     Rung("nanoGPT, batch 12", 15, 12, is_peer=True),
     Rung("engine on nanoGPT, batch 32", 20, 32, BEST, is_peer=True),
     Rung("nanoGPT, batch 32", 15, 32, is_peer=True),
@@ -73,7 +76,6 @@ HEADLINE = (
         is_peer=True,
         keeps_trace=True,
     ),
-    Rung("engine on nanoGPT, batch 64, in a graph", 25, 64, GRAPHED, is_peer=True),
     Rung("nanoGPT, batch 64", 20, 64, is_peer=True),
     Rung("engine on nanoGPT, batch 128, chunks, short GELU", 30, 128, SHORT, is_peer=True),
     Rung("nanoGPT, batch 128", 30, 128, is_peer=True),
@@ -307,8 +309,11 @@ def _compile_ahead(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
 def _is_compiled_ahead(rung: Rung) -> bool:
     if rung.is_peer and NANOGPT is None:
         return False
-    compiles = rung.plan is None or "compile" in rung.plan
-    return compiles and not rung.name.endswith(", again")
+    plan = rung.plan or {}
+    compiles = rung.plan is None or "compile" in plan
+    # The same program without a graph is compiled beside it.
+    is_other = "cuda_graph" not in plan and not rung.name.endswith(", again")
+    return compiles and is_other
 
 
 def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: Sizes) -> None:

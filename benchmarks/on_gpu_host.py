@@ -67,7 +67,16 @@ def missing() -> list[str]:
     try:
         listed = importlib.metadata.requires("hotlap") or []
     except importlib.metadata.PackageNotFoundError:
-        listed = ["torch", "numpy", "safetensors", "rich", "cyclopts>=4", "psutil"]
+        listed = [
+            "torch",
+            "numpy",
+            "safetensors",
+            "rich",
+            "cyclopts>=4",
+            "psutil",
+            "xxhash",
+            "jinja2",
+        ]
     needed = [re.split(r"[<>=\[ ;]", text)[0] for text in listed if "extra ==" not in text]
     modules = {"pillow": "PIL"}
     return [

@@ -137,6 +137,12 @@ def records_operators() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
+def drop_forward_hooks(module: Any) -> None:
+    """Drop what is called behind the forwards of a module and its children, not before them."""
+    for each in module.modules():
+        each._forward_hooks.clear()
+
+
 def compile_by_inductor(module: Any, inputs: Any, settings: Mapping[str, Any]) -> Any:
     """Compile a traced graph as `torch.compile` does, with Inductor's `settings`."""
     import torch

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import hotlap
+from hotlap import compat
 from hotlap.kernels.short_gelu import rewrite
 
 # Dynamo and Inductor import what warns of itself.
@@ -17,28 +18,36 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 GIVEN = torch.linspace(-9, 9, 4097)
 
 
-def both_ways(function: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    given = GIVEN.to(dtype).requires_grad_()
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def both_ways(
+    function: Any, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    given = GIVEN.to(device, dtype).requires_grad_()
     found = function(given)
     (gradient,) = torch.autograd.grad(found.sum(), given)
-    return found.detach().double(), gradient.double()
+    return found.detach().cpu().double(), gradient.cpu().double()
 
 
-def rewritten(function: Any, expected: int) -> Any:
+def rewritten(function: Any, expected: int, *, is_fused: bool = False) -> Any:
     def back_end(module: Any, inputs: Any) -> Any:
-        del inputs
         assert rewrite(module) == expected
-        return module.forward
+        return compat.compile_by_inductor(module, inputs, {}) if is_fused else module.forward
 
     torch._dynamo.reset()
     return torch.compile(function, backend=back_end)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_fused", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_it_is_as_near_to_float64_as_torchs_own(dtype: torch.dtype) -> None:
-    plain = both_ways(functional.gelu, dtype)
-    short = both_ways(rewritten(nn.GELU(), 1), dtype)
-    exact = both_ways(lambda given: functional.gelu(given.double()), dtype)
+def test_it_is_as_near_to_float64_as_torchs_own(
+    dtype: torch.dtype, device: str, *, is_fused: bool
+) -> None:
+    plain = both_ways(functional.gelu, dtype, device)
+    short = both_ways(rewritten(nn.GELU(), 1, is_fused=is_fused), dtype, device)
+    exact = both_ways(lambda given: functional.gelu(given.double()), dtype, device)
     for ours, theirs, right in zip(short, plain, exact, strict=True):
         assert (ours - right).abs().max() <= (theirs - right).abs().max() + 3e-7
         # Next to nothing is rounded otherwise, but for what is next to 0.

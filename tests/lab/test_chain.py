@@ -319,12 +319,122 @@ def test_the_best_weights_so_far_may_be_those_of_another_update() -> None:
     plain = {**best_at_the_end(None), "weights": record()["weights"]}
     assert plain["restored_in_evaluation"] == plain["moved_in_evaluation"] == []
     other = best_at_the_end(1)
-    assert other["restored_in_evaluation"] == [4] and other["moved_in_evaluation"] == []
+    assert other["restored_in_evaluation"] == [[4, 2]] and other["moved_in_evaluation"] == []
     assert check_custody(plain, other).state == "not_made"
     assert check_custody(plain, best_at_the_end(1, is_rounded=False)).state == "failed"
-    assert check_custody(other, best_at_the_end(0)).state == "passed"
+    own = check_custody(other, other)
+    assert own.state == "passed" and OWN_IN_EVALUATION in own.evidence
+    found = check_custody({**other, "weights": plain["weights"]}, best_at_the_end(0))
+    assert found.state == "partial" and "other updates have left" in found.evidence
+    same_bits = {**best_at_the_end(0), "weights": other["weights"]}
+    assert check_custody(other, same_bits).state == "failed"
+    # Two plain runs differ in it.
+    unknown = {**plain, "restored_in_evaluation": None}
+    assert check_custody(unknown, other).state == "partial"
     anew = best_at_the_end(1, makes_anew=True)
-    assert anew["restored_in_evaluation"] == [4] and anew["moved_in_evaluation"] == []
+    assert anew["restored_in_evaluation"] == [[4, 2]] and anew["moved_in_evaluation"] == []
+
+
+def best_of_two(swap: int | None = None) -> dict[str, Any]:
+    """Return what is recorded of two optimizers that share a weight, where the best weights so far
+    are evaluated at the end, or one is another while it is evaluated."""
+    torch.manual_seed(0)
+    shared, *own = (torch.nn.Parameter(torch.randn(3)) for _ in range(3))
+    optimizers = [torch.optim.Adam([shared, each]) for each in own]
+    custody, kept = Custody(), []
+    for _ in range(3):
+        for key, (optimizer, each) in enumerate(zip(optimizers, own, strict=True)):
+            shared.grad = each.grad = torch.ones(3)
+            held = [shared.detach(), each.detach()]
+            custody.update_begins(key, optimizer, held)
+            optimizer.step()
+            custody.update_ends(key, optimizer, held, digest.of_nested(held))
+        kept.append([weight.detach().clone() for weight in (shared, *own)])
+        with torch.no_grad():
+            if swap is not None:
+                own[swap].neg_()
+            custody.evaluation()
+            if swap is not None:
+                own[swap].neg_()
+    with torch.no_grad():
+        for weight, value in zip((shared, *own), kept[1], strict=True):
+            weight.copy_(value)
+    custody.evaluation()
+    return {**record(), **custody.report()}
+
+
+def test_optimizers_that_share_a_weight_are_both_in_custody() -> None:
+    plain = best_of_two()
+    # One moves what the other has left, which is no movement between updates.
+    assert plain["moved"] == plain["moved_in_evaluation"] == []
+    assert plain["restored_in_evaluation"] == [[6, 4]]
+    for which in (0, 1):
+        other = best_of_two(which)
+        assert other["moved_in_evaluation"] == [2, 4, 6]
+        assert check_custody(plain, other).state == "failed"
+
+
+@pytest.mark.parametrize("turns", [[0] * 4 + [1] * 4, [0, 1] * 4])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_what_another_optimizer_of_the_same_place_holds_does_not_move(
+    turns: list[int], *, is_dropped: bool
+) -> None:
+    def recorded(factor: float, before: int) -> dict[str, Any]:
+        torch.manual_seed(0)
+        body, head = (torch.nn.Parameter(torch.randn(3)) for _ in range(2))
+        optimizers: list[Any] = [torch.optim.SGD(held, lr=0.1) for held in ([body, head], [head])]
+        custody = Custody()
+        for number, which in enumerate(turns):
+            if number == before:
+                with torch.no_grad():
+                    body.mul_(factor)
+            optimizer = optimizers[which]
+            body.grad, head.grad = torch.ones(3), torch.ones(3)
+            held = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+            custody.update_begins(0, optimizer, held)
+            optimizer.step()
+            custody.update_ends(0, optimizer, held, digest.of_nested(held))
+            if is_dropped and which not in turns[number + 1 :]:
+                optimizers[which] = optimizer = None
+        return {**record(), **custody.report()}
+
+    plain = recorded(1.0, 0)
+    assert plain["moved"] == plain["state_moved"] == []
+    assert plain["made_anew"] == [[turns.index(1) + 1, False]]
+    for before in (4, 6):
+        found = check_custody(plain, recorded(0.98, before))
+        # What no optimizer updates any more is `UntrainedCustody`'s.
+        is_over = is_dropped and before > 4 and turns[4] == 1 and 0 not in turns[before:]
+        assert found.state == ("passed" if is_over else "failed")
+
+
+def test_an_optimizer_whose_tensors_are_replaced_is_followed_on() -> None:
+    def recorded(factor: float) -> dict[str, Any]:
+        torch.manual_seed(0)
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.randn(3))])
+        custody = Custody()
+        for number in range(6):
+            weight = optimizer.param_groups[0]["params"][0]
+            weight.grad = torch.ones_like(weight)
+            held = [weight.detach()]
+            custody.update_begins(0, optimizer, held)
+            optimizer.step()
+            custody.update_ends(0, optimizer, held, digest.of_nested(held))
+            with torch.no_grad():
+                weight.mul_(factor)
+                custody.evaluation()
+                weight.div_(factor)
+            if number == 2:
+                grown = torch.nn.Parameter(torch.cat([weight.detach()] * 2))
+                optimizer.state.clear()
+                optimizer.param_groups[0]["params"] = [grown]
+        return {**record(), **custody.report()}
+
+    plain, other = recorded(1.0), recorded(0.5)
+    assert plain["moved_in_evaluation"] == [] and plain["made_anew"] == []
+    assert other["moved_in_evaluation"] == [1, 2, 3, 4, 5, 6]
+    assert check_custody(plain, plain).state == "passed"
+    assert check_custody(plain, other).state == "failed"
 
 
 def test_weights_are_looked_at_when_their_optimizer_is_no_more() -> None:
@@ -371,6 +481,17 @@ def test_a_buffer_that_is_another_one_in_evaluation_is_seen() -> None:
     assert check_custody(plain, plain).state == "passed"
     found = check_custody(plain, recorded(0.5))
     assert found.state == "failed" and "after update 1 1.mean is evaluated" in found.evidence
+    # The script's own change, behind the evaluation, allows for none in it.
+    cooled = {"untrained_moved": {"1.mean": [1, 2, 3]}}
+    assert check_custody({**plain, **cooled}, {**recorded(0.5), **cooled}).state == "failed"
+    # An average that moves in most updates need not move in one, and is evaluated in few.
+    at = {"untrained_in_evaluation": {"M 1.a": [1], "M 1.b": [1]}, "looked_in_evaluation": [1, 2]}
+    moves = {"untrained_moved": {"M 1.a": [4], "M 1.b": [4]}}
+    assert check_custody({**plain, **at, **moves}, {**plain, **at, **moves}).state == "passed"
+    less = {**at, "untrained_in_evaluation": {"M 1.a": [1]}}
+    assert check_custody({**plain, **at, **moves}, {**plain, **less, **moves}).state == "passed"
+    still = {"untrained_moved": {"M 1.a": [4]}}
+    assert check_custody({**plain, **at, **still}, {**plain, **less, **still}).state == "failed"
 
 
 @pytest.mark.parametrize("is_filled", [False, True])

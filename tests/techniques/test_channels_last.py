@@ -101,3 +101,58 @@ def test_another_error_of_the_first_forward_is_the_models_own() -> None:
     technique.apply(target_of(model), technique.options({}))
     with pytest.raises(RuntimeError, match="channels"):
         model(torch.randn(5, 7, 4, 4))
+
+
+class Keeping(Images):
+    """Keeps what its first convolution gave, for a second loss."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.features = self.first(x)
+        return super().forward(x)
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    technique = registry()["channels_last"]
+    options = technique.options({})
+    model, images = Keeping(flattens=False), torch.randn(5, 3, 4, 4)
+    target = target_of(model)
+    technique.apply(target, options)
+    assert technique.live is not None
+    technique.live.off(target, options)
+    model(images)
+    technique.live.on(target, options)
+    assert model(images).shape == (5, 2)
+    proof = technique.proof(target, options)
+    assert proof.state == "refused" and "cannot be copied" in proof.why
+    assert model.second.weight.is_contiguous()
+
+
+def test_a_forward_that_is_set_on_the_model_counts_once() -> None:
+    technique, images = registry()["channels_last"], torch.randn(5, 3, 4, 4)
+    model = Images(flattens=True)
+    own = model.forward
+    model.forward = lambda x: own(x)  # pyright: ignore[reportAttributeAccessIssue]
+    # Its code calls `view`, which does no harm.
+    model.more = Images(flattens=False)
+    technique.apply(target_of(model), technique.options({}))
+    with torch.autocast("cpu"):
+        model(images).sum().backward()
+    assert model.norm.num_batches_tracked == 1
+    assert model.first.weight.grad is not None and model.head.weight.grad is not None
+
+
+def test_an_optimizer_that_the_model_holds_is_not_copied() -> None:
+    technique = registry()["channels_last"]
+    model, seen = Images(flattens=False), []
+    target = target_of(model)
+    (model.optimizer,) = target.optimizers
+
+    class Counted(Images):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(self.optimizer)
+            return super().forward(x)
+
+    model.__class__ = Counted
+    technique.apply(target, technique.options({}))
+    model(torch.randn(5, 3, 4, 4))
+    assert len(seen) == 2 and seen[0] is seen[1]

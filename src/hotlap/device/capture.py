@@ -58,7 +58,8 @@ def capture_graph(work: Callable[[], Any], device: str, stream: Any) -> Graph:
             except BaseException as error:
                 raised.append(error)
                 raise
-    except RuntimeError as error:
+    except Exception as error:
+        # Not only torch's: that a graph is empty may be a warning, and warnings may be errors.
         _leave_capture(before, pool)
         # That the capture could not end is raised last, and says nothing of why.
         first = _first_error(raised[0] if raised else error, handled)

@@ -87,11 +87,11 @@ def train(
         run_dir: the run's folder, for its checkpoints and its records (`run.json` and
             `metrics.jsonl`, see `hotlap.track`). If None that of the run that is resumed; of a run
             that begins nothing is then saved or recorded.
-        resume: continue from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
-            begin there if nothing was saved yet.
+        resume: continue from this folder `step-...` or this run's folder; `auto`: from `run_dir`,
+            or begin there if nothing was saved yet.
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
-            see `hotlap.checkpoint.foreign`. The optimizer begins without state. With `resume="auto"` they
-            are taken where nothing was saved yet.
+            see `hotlap.checkpoint.foreign`. The optimizer begins without state. With
+            `resume="auto"` they are taken where nothing was saved yet.
         continue_from: continue a run that a plain script saved with `torch.save`: weights,
             optimizer, scheduler and epoch. With `resume="auto"` it is used where nothing was saved
             yet.

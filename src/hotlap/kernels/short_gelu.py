@@ -3,7 +3,7 @@
 On a GPU a GELU between two products is bound by erf's instructions, not by memory. The error of the
 formula is 1.5e-7 at most, far below what 16 bits hold: one result in 20,000 of bfloat16 is rounded
 otherwise. It is written so that a GPU takes two thirds of the instructions of its plain form: a
-power of two in place of `exp`, and a root in place of a division, which is no single instruction.
+power of two instead of `exp`, and a root instead of a division, which is no single instruction.
 
 Source: Abramowitz and Stegun 1964, 7.1.26.
 """
@@ -51,13 +51,14 @@ def _backward(gradient: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     return (gradient.float() * (integral + wide * density)).to(given.dtype)
 
 
-@torch.library.custom_op("hotlap::gelu", mutates_args=())
+# Compiled programs are cached by the names of operators: another formula needs other names.
+@torch.library.custom_op("hotlap::gelu_2", mutates_args=())
 def gelu(given: torch.Tensor) -> torch.Tensor:
     """Return the GELU of a tensor of 16 bits."""
     return _forward(given)
 
 
-@torch.library.custom_op("hotlap::gelu_backward", mutates_args=())
+@torch.library.custom_op("hotlap::gelu_2_backward", mutates_args=())
 def gelu_backward(gradient: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Return the gradient of what the GELU was given."""
     return _backward(gradient, given)
@@ -75,7 +76,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _differentiate(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-    return torch.ops.hotlap.gelu_backward(gradient, *ctx.saved_tensors)
+    return torch.ops.hotlap.gelu_2_backward(gradient, *ctx.saved_tensors)
 
 
 gelu.register_fake(torch.empty_like)
@@ -84,8 +85,8 @@ gelu.register_autograd(_differentiate, setup_context=_save)
 
 @functools.cache
 def _let_inductor_fuse() -> None:
-    compat.decompose_in_inductor(torch.ops.hotlap.gelu.default, _forward)
-    compat.decompose_in_inductor(torch.ops.hotlap.gelu_backward.default, _backward)
+    compat.decompose_in_inductor(torch.ops.hotlap.gelu_2.default, _forward)
+    compat.decompose_in_inductor(torch.ops.hotlap.gelu_2_backward.default, _backward)
 
 
 def rewrite(module: GraphModule) -> int:
@@ -96,7 +97,7 @@ def rewrite(module: GraphModule) -> int:
     """
     taken = [node for node in module.graph.nodes if _is_exact_and_narrow(node)]
     for node in taken:
-        node.target, node.kwargs = torch.ops.hotlap.gelu.default, {}
+        node.target, node.kwargs = torch.ops.hotlap.gelu_2.default, {}
     if taken:
         _let_inductor_fuse()
         module.recompile()

@@ -3,7 +3,7 @@
 Between two sampled steps nothing is repeated; what moves there is seen by these two checks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import dist, hypot, inf, isfinite
 from typing import Any
 
@@ -14,6 +14,8 @@ _SHOWN = 3
 OWN_CHANGES = "before which the script itself changes the weights"
 _BY_LOSSES = "it may follow from losses that are rounded in another way"
 OWN_IN_EVALUATION = "after which the script itself evaluates or saves other weights"
+IN_EVALUATION = ("moved_in_evaluation", "restored_in_evaluation", "untrained_in_evaluation")
+"""Of a record: None where two plain runs differ in it."""
 MOVED_LIMIT = 1e-4
 """Movement of a tensor between two updates, as a share of it, where the script moves others
 itself."""
@@ -137,10 +139,14 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
     words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
         words += f", except {own} {OWN_CHANGES}"
-    if swapped := plain.get("moved_in_evaluation"):
-        words += f"; there are {len(swapped)} {OWN_IN_EVALUATION}"
+    restored = plain.get("restored_in_evaluation")
+    if swapped := len(plain.get("moved_in_evaluation") or ()) + len(restored or ()):
+        words += f"; there are {swapped} {OWN_IN_EVALUATION}"
     unknown = ""
-    if None in (plain.get("moved_in_evaluation", ()), plain.get("untrained_in_evaluation", ())):
+    if restored and other.get("restored_in_evaluation") != restored:
+        unknown = "; weights are evaluated or saved that other updates have left than in the plain "
+        unknown += f"run; {_BY_LOSSES}"
+    if any(key in plain and plain[key] is None for key in IN_EVALUATION):
         unknown += "; two plain runs differ in which weights or buffers they evaluate"
     if dropped := [
         name for name, moved in (plain.get("untrained_moved") or {}).items() if not moved
@@ -154,45 +160,31 @@ def _compare_in_evaluation(plain: Mapping[str, Any], other: Mapping[str, Any]) -
     plain run, in words, and the state that follows; empty words if none."""
     # What rounding or the clock decides to evaluate, or to save, is looked at in one of them only.
     looked = {*plain.get("looked_in_evaluation", ())} & {*other.get("looked_in_evaluation", ())}
+    is_rounded = plain["weights"] != other["weights"]
     weights = [plain.get("moved_in_evaluation", ()), other.get("moved_in_evaluation", ())]
     if None not in weights:
         theirs, ours = ({*each} & looked for each in weights)
-        apart, words = sorted(ours ^ theirs), ""
-        if more := sorted(ours - theirs):
+        if apart := sorted(ours - theirs) or sorted(theirs - ours):
             words = (
-                f"after {_updates(more)} other weights are evaluated or saved than the update has "
-                "left; not so in the plain run"
+                "other weights are evaluated or saved than the update has left"
+                if ours - theirs
+                else "the weights are evaluated or saved that the update has left"
             )
-        elif apart:
-            words = (
-                f"after {_updates(apart)} the weights are evaluated or saved that the update has "
-                "left; not so in the plain run"
-            )
-        is_rounded = plain["weights"] != other["weights"]
-        if words and theirs and is_rounded:
-            return "not_made", f"{words}; {_BY_LOSSES}"
-        if words:
+            words = f"after {_updates(apart)} {words}; not so in the plain run"
+            if theirs and is_rounded:
+                return "not_made", f"{words}; {_BY_LOSSES}"
             return "failed", words
-        restored = [{*run.get("restored_in_evaluation", ())} & looked for run in (plain, other)]
-        if apart := sorted(restored[0] ^ restored[1]):
+    restored = [plain.get("restored_in_evaluation", ()), other.get("restored_in_evaluation", ())]
+    if None not in restored:
+        theirs, ours = ([row for row in each if row[0] in looked] for each in restored)
+        if apart := sorted({row[0] for row in theirs} ^ {row[0] for row in ours}):
             words = f"after {_updates(apart)} weights of an earlier update are evaluated or saved"
             words = f"{words} in one of the runs only"
             return ("not_made", f"{words}; {_BY_LOSSES}") if is_rounded else ("failed", words)
-    untrained = [plain.get("untrained_in_evaluation", {}), other.get("untrained_in_evaluation", {})]
-    if None not in untrained:
-        theirs, ours = (
-            {name: [at for at in updates if at in looked] for name, updates in each.items()}
-            for each in untrained
-        )
-        # One that hardly moves, in an average, does so in few of the updates that are evaluated.
-        rows = [
-            *_movements_missing_in(_with_moved(theirs, plain), ours),
-            *_movements_missing_in(_with_moved(ours, other), theirs),
-        ]
-        if rows:
-            at, name = min(rows)
-            words = f"after update {at} {name} is evaluated with other values than in the plain run"
-            return "failed", words
+        if theirs != ours and not is_rounded:
+            return "failed", "weights of other earlier updates are evaluated than in the plain run"
+    if words := _other_untrained_in_evaluation(plain, other, looked):
+        return "failed", words
     made = [[row[1] for row in run.get("made_anew", ())] for run in (plain, other)]
     if made[0] != made[1]:
         return "failed", (
@@ -202,15 +194,31 @@ def _compare_in_evaluation(plain: Mapping[str, Any], other: Mapping[str, Any]) -
     return "passed", ""
 
 
-def _with_moved(
-    in_evaluation: Mapping[str, Sequence[int]], run: Mapping[str, Any]
-) -> dict[str, list[int]]:
-    """Return the updates at which a tensor moves, evaluated or not, by name."""
-    moved = run.get("untrained_moved") or {}
-    return {
-        name: [*in_evaluation.get(name, ()), *(moved.get(name) or ())]
-        for name in {*in_evaluation, *moved}
-    }
+def _other_untrained_in_evaluation(
+    plain: Mapping[str, Any], other: Mapping[str, Any], looked: Collection[int]
+) -> str:
+    """Return in words which tensors that no optimizer updates are evaluated with other values than
+    updates have left, otherwise than in the plain run; empty if none."""
+    untrained = [plain.get("untrained_in_evaluation", {}), other.get("untrained_in_evaluation", {})]
+    if None in untrained:
+        return ""
+    theirs, ours = (
+        {name: [at for at in updates if at in looked] for name, updates in each.items()}
+        for each in untrained
+    )
+    # One that hardly moves, in an average, does so in few of the updates that are evaluated.
+    moving, moving_in_plain = (
+        {name for name, updates in (run.get("untrained_moved") or {}).items() if updates}
+        for run in (other, plain)
+    )
+    rows = [
+        *_movements_missing_in(theirs, ours, moving_in_plain),
+        *_movements_missing_in(ours, theirs, moving),
+    ]
+    if not rows:
+        return ""
+    at, name = min(rows)
+    return f"after update {at} {name} is evaluated with other values than in the plain run"
 
 
 def _other_movements(
@@ -254,20 +262,27 @@ def _other_untrained(plain: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _movements_missing_in(
-    some: Mapping[str, Sequence[int]], others: Mapping[str, Sequence[int]]
+    some: Mapping[str, Sequence[int]],
+    others: Mapping[str, Sequence[int]],
+    moving_elsewhere: Collection[str] = (),
 ) -> list[tuple[int, str]]:
     """Return update and name of the movements in `others` that are not in `some`.
 
     One that is small enough is rounded away, as of a bias before batch norm in an averaged copy: it
     does not count where other tensors of its module move, if the tensor itself moves elsewhere.
     Trained modules, whose places are numbers, are no such copies.
+
+    Args:
+        some: updates at which a tensor moves, by name.
+        others: likewise, in the other run.
+        moving_elsewhere: names of tensors of `some` that move at updates which are not in it.
     """
     rows = []
     for name, updates in others.items():
         place = name.partition(".")[0]
         alike = (at for other, at in some.items() if other.partition(".")[0] == place)
         moving = {*some.get(name, ())}
-        if moving and not place.isdigit():
+        if (moving or name in moving_elsewhere) and not place.isdigit():
             moving |= {update for at in alike for update in at}
         rows += [(update, name) for update in updates if update not in moving]
     return rows

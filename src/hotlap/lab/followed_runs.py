@@ -12,7 +12,7 @@ from typing import Any
 from hotlap.errors import HotlapError
 from hotlap.host.memory import available_bytes
 from hotlap.lab.auxiliary_checks import check_averages
-from hotlap.lab.chain import check_custody, check_start
+from hotlap.lab.chain import IN_EVALUATION, check_custody, check_start
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.run_checks import check_batches
 from hotlap.lab.saves_check import check_saves
@@ -135,7 +135,7 @@ class FollowedRuns:
         for name in {*moved, *moved_again}:
             if moved.get(name) != moved_again.get(name):
                 moved[name] = None
-        for key in ("moved_in_evaluation", "untrained_in_evaluation"):
+        for key in IN_EVALUATION:
             if self.plain.get(key) != again.get(key):
                 self.plain[key] = None
         _forget_other_saves(self.plain, again)
@@ -274,7 +274,7 @@ def _is_repetition(plain: dict[str, Any], other: dict[str, Any], *, bit_by_bit: 
     made = (check_batches(plain, other, None), check_start(plain, other, None))
     return (
         all(check.state in ("passed", "partial") for check in made)
-        and check_custody(plain, other).state != "failed"
+        and check_custody(plain, other).state not in ("failed", "not_made")
         and check_averages(plain, other).state != "failed"
         and check_saves(plain, other).state != "failed"
         and _read(plain) == _read(other)

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from hotlap.compat import records_operators
+from hotlap.compat import drop_forward_hooks, records_operators
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Live, ModelTarget, Numerics, Proof, Refusal, Technique
 
@@ -31,6 +31,7 @@ _VIEWS = (
     "the model views the output of a convolution as rows, which its layout then forbids. Use "
     "`torch.flatten(x, 1)` instead of `x.view(...)`"
 )
+_NOT_TRIED = "the model calls `view`, and cannot be copied to try whether its layout forbids that"
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -71,8 +72,8 @@ def _may_view_rows(module: Any) -> bool:
     return False
 
 
-def _fails_by_a_view(module: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether a forward ends in a view that the layout forbids.
+def _why_not_forward(module: Any, args: Any, kwargs: Any, optimizers: Sequence[Any]) -> str:
+    """Return why a forward may end in a view that the layout forbids; empty if it does not.
 
     A copy of the module is called, with copies of what it is given: the forward that follows must
     find what it would have found.
@@ -83,17 +84,31 @@ def _fails_by_a_view(module: Any, args: Any, kwargs: Any) -> bool:
     from hotlap.rng import rng_states, set_rng_states
 
     states = rng_states()
+    # A `forward` that was set on the module calls that one, whoever is copied.
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     try:
-        copied = copy.deepcopy(module)
+        # An optimizer that the module holds is the script's: a copy would be another one of it.
+        copied = copy.deepcopy(module, {id(each): each for each in optimizers})
+        # The script's own hooks may keep what they see.
+        drop_forward_hooks(copied)
         args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
+    except Exception as error:
+        return f"{_NOT_TRIED}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    try:
         with torch.no_grad():
             copied.forward(*args, **kwargs)
     except Exception as error:
-        # What cannot be copied is not tried, and another error comes again.
-        return _OF_VIEWS in str(error)
+        # Another error comes again.
+        return _VIEWS if _OF_VIEWS in str(error) else ""
     finally:
         set_rng_states(states)
-    return False
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+        # Casts without gradients are none that a step can use.
+        torch.clear_autocast_cache()
+    return ""
 
 
 class _Layout:
@@ -127,9 +142,10 @@ class _Layout:
                 return
             self._must_try = False
             self._forget_hook()
-            if _fails_by_a_view(called, args, kwargs):
+            optimizers = [each for ref in self._optimizers if (each := ref()) is not None]
+            self.refused = _why_not_forward(called, args, kwargs, optimizers)
+            if self.refused:
                 self.restore()
-                self.refused = _VIEWS
 
         self._hook = module.register_forward_pre_hook(try_forward, with_kwargs=True)
 

@@ -27,8 +27,9 @@ class Custody:
         """Updates before which the optimizer's state has moved."""
         self.moved_in_evaluation: list[int] = []
         """Updates after which weights are evaluated or saved that these have not left."""
-        self.restored_in_evaluation: list[int] = []
-        """Likewise, where an earlier update has left them, as of the best ones so far."""
+        self.restored_in_evaluation: list[list[int]] = []
+        """Likewise, where an earlier update has left them, as of the best ones so far: the last
+        update, and that one."""
         self.looked_in_evaluation: list[int] = []
         """Updates after which it was looked at that."""
         self.made_anew: list[list[Any]] = []
@@ -38,38 +39,80 @@ class Custody:
         """Of each optimizer, in the order of their first updates: its state before that."""
         self.first_weights: list[str] = []
         """Of each optimizer that there is before the first update: its weights before that."""
-        self._left: dict[Hashable, tuple[str, str]] = {}
-        self._begun: set[Hashable] = set()
-        self._optimizers: dict[Hashable, weakref.ref[Any]] = {}
-        self._held: dict[Hashable, _Held] = {}
+        self._chains: list[_Chain] = []
+        """Of all optimizers that are followed, those of one place in the order of their firsts."""
+        self._latest: dict[Hashable, _Chain] = {}
+        """Whose update was the last one in each place."""
         self._waiting: dict[int, tuple[Any, tuple[str, str]]] = {}
         """By identity, with a weak reference: what optimizers begin from that have not stepped."""
-        self._movements: dict[Hashable, _Movements] = {}
+        self._movements: dict[str, _Movements] = {}
         self._updates = 0
 
     def update_begins(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """An update begins.
 
         Args:
-            key: which optimizer's chain it belongs to.
+            key: which place the optimizer has in the loop, whatever object has it by then.
             optimizer: whose state is looked at.
             weights: what it updates.
         """
         self._updates += 1
         weights = list(weights)
-        if key not in self._begun:
-            self._begun.add(key)
+        chain = self._find(optimizer) or self._begin_chain(key, optimizer, weights)
+        # What others hold of the same tensors, or held in this place before, is in custody, too.
+        for other in list(self._chains):
+            if other is not chain and (other.shares(chain) or other is self._latest.get(key)):
+                self._look_at_other(other, chain)
+        self._latest[key] = chain
+        self.look(key, optimizer, weights)
+
+    def _find(self, optimizer: Any) -> "_Chain | None":
+        return next((chain for chain in self._chains if chain.is_of(optimizer)), None)
+
+    def _begin_chain(
+        self, key: Hashable, optimizer: Any, weights: Sequence[torch.Tensor]
+    ) -> "_Chain":
+        latest = self._latest.get(key)
+        chain = _Chain(optimizer, weights)
+        if latest is None:
             self.first_state.append(state_digest(optimizer))
             found, begins = self._waiting.pop(id(optimizer), (None, None))
             if begins is None or found is None or found() is not optimizer:
                 begins = self._begin(optimizer, weights)
-            self._left.setdefault(key, begins)
-        elif self._optimizers[key]() is not optimizer:
-            # Of its own tensors, which follow from the weights, no bit need be the plain run's.
-            has_state = any(not isinstance(v, dict) or v for v in optimizer.state.values())
-            self.made_anew.append([self._updates, has_state])
-        self._optimizers[key] = weakref.ref(optimizer)
-        self.look(key, optimizer, weights)
+            chain.left, chain.name = begins, str(key)
+        else:
+            if latest.optimizer() is not optimizer:
+                # Of its own tensors, which follow from the weights, no bit need be the plain run's.
+                has_state = any(not isinstance(v, dict) or v for v in optimizer.state.values())
+                self.made_anew.append([self._updates, has_state])
+            if chain.shapes == latest.shapes:
+                chain.left, chain.name = latest.left, latest.name
+            else:
+                chain.left = self._begin(optimizer, weights)
+                chain.name = f"{key} from update {self._updates}"
+            if chain.places == latest.places:
+                # A script may make its optimizer once more, and load what an earlier one has left.
+                chain.earlier = latest.earlier
+        self._chains.append(chain)
+        return chain
+
+    def _look_at_other(self, other: "_Chain", chain: "_Chain") -> None:
+        """Look whether another chain's weights are as they were left; end it if `chain` is in its
+        place for good."""
+        weights = other.weights()
+        # What begins now from where the other one ended is looked at by itself.
+        is_continued = other.left is chain.left
+        if weights is not None and not is_continued:
+            now = digest.of_nested(weights)
+            if now != other.left[0]:
+                self._note_moved()
+                other.left = now, other.left[1]
+        if weights is None or other.optimizer() in (None, chain.optimizer()):
+            self._chains.remove(other)
+
+    def _note_moved(self) -> None:
+        if self.moved[-1:] != [self._updates]:
+            self.moved.append(self._updates)
 
     def follow(self, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """Note what an optimizer begins from that has not stepped yet.
@@ -90,33 +133,37 @@ class Custody:
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """Look again whether the update that has begun finds what was left, see `update_begins`."""
-        if key not in self._left:
+        if key not in self._latest:
             return
-        left, state = self._left[key]
-        number, weights = self._updates, list(weights)
+        chain = self._latest[key]
+        left, state = chain.left
+        weights = list(weights)
         has_moved = digest.of_nested(weights) != left
-        if has_moved and self.moved[-1:] != [number]:
-            self.moved.append(number)
-        if key in self._movements and self._movements[key].fits(weights):
-            self._movements[key].look(weights)
+        if has_moved:
+            self._note_moved()
+        movements = self._movements.get(chain.name)
+        if movements is not None and movements.fits(weights):
+            movements.look(weights)
         elif has_moved:
-            self._movements[key] = _Movements(weights)
-        if self.state_moved[-1:] != [number] and state_digest(optimizer) != state:
-            self.state_moved.append(number)
+            self._movements[chain.name] = _Movements(weights)
+        if self.state_moved[-1:] != [self._updates] and state_digest(optimizer) != state:
+            self.state_moved.append(self._updates)
 
     def evaluation(self) -> None:
         """The model is evaluated or saved: with the weights that the updates have left?"""
         if self.looked_in_evaluation[-1:] != [self._updates]:
             self.looked_in_evaluation.append(self._updates)
-        for key, held in self._held.items():
-            weights = held.weights()
-            found = self._left[key][0] if weights is None else digest.of_nested(weights)
-            if found == self._left[key][0]:
+        for chain in self._chains:
+            weights = chain.weights()
+            found = chain.left[0] if weights is None else digest.of_nested(weights)
+            if found == chain.left[0]:
                 continue
-            is_earlier = found in held.left
-            moved = self.restored_in_evaluation if is_earlier else self.moved_in_evaluation
-            if moved[-1:] != [self._updates]:
-                moved.append(self._updates)
+            if found in chain.earlier:
+                row = [self._updates, chain.earlier[found]]
+                if row not in self.restored_in_evaluation[-len(self._chains) :]:
+                    self.restored_in_evaluation.append(row)
+            elif self.moved_in_evaluation[-1:] != [self._updates]:
+                self.moved_in_evaluation.append(self._updates)
 
     def update_ends(
         self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor], left: str
@@ -129,21 +176,17 @@ class Custody:
             weights: see above.
             left: their digest, as `digest.of_nested` gives it.
         """
-        self._left[key] = left, state_digest(optimizer)
-        known = self._held.get(key)
-        if known is None or not known.is_of(optimizer):
-            held = self._held[key] = _Held(optimizer)
-            if known is not None and known.places == held.places:
-                # A script may make its optimizer once more, and load what an earlier one has left.
-                held.left = known.left
-            # What another one has trained before is as this one leaves it.
-            for other in [k for k, each in self._held.items() if k != key]:
-                if held.places & self._held[other].places:
-                    del self._held[other]
-        self._held[key].left.add(left)
+        chain = self._latest[key]
+        chain.leave(left, state_digest(optimizer), self._updates)
+        for other in self._chains:
+            if other is not chain and other.shares(chain):
+                held = other.weights()
+                if held is not None:
+                    other.leave(digest.of_nested(held), other.left[1], self._updates)
         weights = list(weights)
-        if key in self._movements and self._movements[key].fits(weights):
-            self._movements[key].leave(weights)
+        movements = self._movements.get(chain.name)
+        if movements is not None and movements.fits(weights):
+            movements.leave(weights)
 
     def report(self) -> dict[str, Any]:
         """Return what was noted by these names, and `movements`: by optimizer that finds moved
@@ -162,32 +205,55 @@ class Custody:
         }
 
 
-class _Held:
-    """The parameters of an optimizer, which may be dropped by the script before the model is.
+class _Chain:
+    """What the updates of one optimizer leave, and where: it may be dropped before its model is.
 
     Args:
-        optimizer: that has updated them.
+        optimizer: whose updates these are.
+        weights: what it updates.
     """
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        held = [each for group in optimizer.param_groups for each in group["params"]]
-        self._count = len(held)
+    def __init__(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        held = _held_by(optimizer)
         self._parameters = [weakref.ref(each) for each in held]
         self.places = frozenset(map(id, held))
-        self.left: set[str] = set()
-        """Digests of what updates have left in them."""
+        self.shapes = [weight.shape for weight in weights]
+        self.left = "", ""
+        """Digests of the weights and of the optimizer's state as the last update has left them."""
+        self.earlier: dict[str, int] = {}
+        """Digest of weights -> the update that has left them."""
+        self.name = ""
+        """Of its movements."""
 
     def is_of(self, optimizer: Any) -> bool:
-        """True if these are still all that it updates."""
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        return self._optimizer() is optimizer and count == self._count
+        """True if it follows this optimizer, and these are still all that it updates."""
+        if self.optimizer() is not optimizer:
+            return False
+        held = _held_by(optimizer)
+        known = self._parameters
+        return len(held) == len(known) and all(
+            ref() is each for ref, each in zip(known, held, strict=True)
+        )
+
+    def shares(self, other: "_Chain") -> bool:
+        """True if some tensors are in both."""
+        return not self.places.isdisjoint(other.places)
+
+    def leave(self, weights: str, state: str, update: int) -> None:
+        """An update has ended, by this optimizer or by one that shares its tensors."""
+        self.left = weights, state
+        self.earlier[weights] = update
 
     def weights(self) -> list[torch.Tensor] | None:
-        """Return them, None if they are no more."""
+        """Return what it updates, None if that is no more."""
         found = [parameter() for parameter in self._parameters]
         known = [parameter.detach() for parameter in found if parameter is not None]
-        return known if len(known) == self._count else None
+        return known if len(known) == len(found) else None
+
+
+def _held_by(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 class _Movements:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from hotlap.attach.listener import mute_listener
+from hotlap.device import process_settings
 from hotlap.distributed.shares import is_share
 
 _STEPS = 4
@@ -49,7 +50,7 @@ class ChangedGradients:
     def gradients_used(self) -> None:
         """Clipping or a scaler is about to change the gradients."""
         kept, self._kept = self._kept, None
-        if kept is None:
+        if kept is None or process_settings.is_capturing():
             return
         parameter, before = kept
         with mute_listener(), torch.no_grad():

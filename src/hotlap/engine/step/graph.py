@@ -260,9 +260,11 @@ class CapturedGraph:
         A mask, for one, is kept until a batch has another length.
         """
         for each in tensors_in_attributes(self._model):
-            if each.layout is torch.strided:
-                # Not with what it was computed from.
-                self._read.setdefault(each.untyped_storage().data_ptr(), each.detach())
+            # Outputs that a model keeps are written by each replay, not read.
+            if each.layout is torch.strided and each.grad_fn is None:
+                # A subclass of a package's own may have no storage.
+                with contextlib.suppress(RuntimeError):
+                    self._read.setdefault(each.untyped_storage().data_ptr(), each.detach())
 
     def _replay(self) -> torch.Tensor:
         assert self._graph is not None

@@ -111,6 +111,8 @@ class Update:
             self.statistics.put_back_where(found)
         if scaler is not None:
             scaler.update()
+            # On the device, where asking for it would wait.
+            scaler._scale.clamp_(min=_LEAST_SCALE)
         for work in self.target.after_update:
             work()
 
@@ -152,7 +154,8 @@ class Update:
             found = scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
             is_taken = not any(float(each) for each in found.values())
             scaler.update()
-            _keep_scale(scaler)
+            if not is_taken:
+                _keep_scale(scaler)
             return is_taken
 
 

@@ -66,6 +66,28 @@ def test_the_changelog_knows_this_version(root: Path) -> None:
     assert f"## [{project['version']}]" in (root / "CHANGELOG.md").read_text()
 
 
+DOCUMENTS = {
+    "diagnosis/findings.py": "Diagnosis",
+    "tuning/result.py": "Tuning",
+    "tuning/checking.py": "PlanCheck",
+    "engine/training_report.py": "TrainingReport",
+}
+
+
+@pytest.mark.parametrize("file", DOCUMENTS)
+def test_the_keys_of_json_documents_are_documented(root: Path, source: Path, file: str) -> None:
+    tree = ast.parse((source / file).read_text())
+    kind = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == DOCUMENTS[file])
+    makes = {"to_json", "_phases"}
+    made = [n for n in kind.body if isinstance(n, ast.FunctionDef) and n.name in makes]
+    returned = [n.value for n in ast.walk(ast.Module(made, [])) if isinstance(n, ast.Return)]
+    keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+    names = [key.value for key in keys if isinstance(key, ast.Constant)]
+    assert len(names) > 8
+    known = set(re.findall(r"\w+", (root / "docs" / "json.md").read_text()))
+    assert not set(names) - known
+
+
 def test_results_that_are_cited_exist(root: Path) -> None:
     pattern = re.compile(r"benchmarks/results/[\w.-]+\.md")
     files = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "src").rglob("*.py")]

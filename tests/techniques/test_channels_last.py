@@ -132,6 +132,7 @@ def test_a_forward_that_is_set_on_the_model_counts_once() -> None:
     model = Images(flattens=True)
     own = model.forward
     model.forward = lambda x: own(x)  # pyright: ignore[reportAttributeAccessIssue]
+    model.register_buffer("graph", torch.eye(4).to_sparse())
     # Its code calls `view`, which does no harm.
     model.more = Images(flattens=False)
     technique.apply(target_of(model), technique.options({}))

@@ -85,7 +85,7 @@ def _why_not_forward(module: Any, args: Any, kwargs: Any, optimizers: Sequence[A
 
     states = rng_states()
     # A `forward` that was set on the module calls that one, whoever is copied.
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    buffers = [(buffer, buffer.detach().clone(), buffer._version) for buffer in module.buffers()]
     try:
         # An optimizer that the module holds is the script's: a copy would be another one of it.
         copied = copy.deepcopy(module, {id(each): each for each in optimizers})
@@ -103,8 +103,8 @@ def _why_not_forward(module: Any, args: Any, kwargs: Any, optimizers: Sequence[A
     finally:
         set_rng_states(states)
         with torch.no_grad():
-            for buffer, value in buffers:
-                if not torch.equal(buffer, value):
+            for buffer, value, version in buffers:
+                if buffer._version != version and buffer.shape == value.shape:
                     buffer.copy_(value)
         # Casts without gradients are none that a step can use.
         torch.clear_autocast_cache()

@@ -10,6 +10,9 @@ import torch
 from hotlap.trial import digest
 from hotlap.trial.elements import Elements, Vector
 
+_Left = tuple[tuple[int, ...], str]
+"""Digests of weights and of an optimizer's state, as the last update has left them."""
+
 _ELEMENTS = 256
 """Of each weight that is followed while the script moves it itself."""
 
@@ -43,7 +46,7 @@ class Custody:
         """Of all optimizers that are followed, those of one place in the order of their firsts."""
         self._latest: dict[Hashable, _Chain] = {}
         """Whose update was the last one in each place."""
-        self._waiting: dict[int, tuple[Any, tuple[str, str]]] = {}
+        self._waiting: dict[int, tuple[Any, _Left]] = {}
         """By identity, with a weak reference: what optimizers begin from that have not stepped."""
         self._movements: dict[str, _Movements] = {}
         self._updates = 0
@@ -97,17 +100,19 @@ class Custody:
         return chain
 
     def _look_at_other(self, other: "_Chain", chain: "_Chain") -> None:
-        """Look whether another chain's weights are as they were left; end it if `chain` is in its
+        """Look whether what another chain alone has is as it was left; end it if `chain` is in its
         place for good."""
         weights = other.weights()
         # What begins now from where the other one ended is looked at by itself.
         is_continued = other.left is chain.left
         if weights is not None and not is_continued:
-            now = digest.of_nested(weights)
-            if now != other.left[0]:
+            own = [n for n, place in enumerate(other.order) if place not in chain.places]
+            if digest.of_tensors([weights[n] for n in own]) != [other.left[0][n] for n in own]:
                 self._note_moved()
-                other.left = now, other.left[1]
-        if weights is None or other.optimizer() in (None, chain.optimizer()):
+        optimizer = other.optimizer()
+        # Whether a dropped one is still there depends on when Python collects cycles.
+        is_replaced = optimizer is None and other.places == chain.places
+        if weights is None or is_replaced or optimizer is chain.optimizer():
             self._chains.remove(other)
 
     def _note_moved(self) -> None:
@@ -125,10 +130,10 @@ class Custody:
         """
         self._waiting[id(optimizer)] = weakref.ref(optimizer), self._begin(optimizer, list(weights))
 
-    def _begin(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> tuple[str, str]:
-        begins = digest.of_nested(list(weights)), state_digest(optimizer)
+    def _begin(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> "_Left":
+        begins = tuple(digest.of_tensors(weights)), state_digest(optimizer)
         if self._updates == 1:
-            self.first_weights.append(begins[0])
+            self.first_weights.append(digest.of_parts(begins[0]))
         return begins
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
@@ -138,7 +143,7 @@ class Custody:
         chain = self._latest[key]
         left, state = chain.left
         weights = list(weights)
-        has_moved = digest.of_nested(weights) != left
+        has_moved = tuple(digest.of_tensors(weights)) != left
         if has_moved:
             self._note_moved()
         movements = self._movements.get(chain.name)
@@ -155,38 +160,40 @@ class Custody:
             self.looked_in_evaluation.append(self._updates)
         for chain in self._chains:
             weights = chain.weights()
-            found = chain.left[0] if weights is None else digest.of_nested(weights)
-            if found == chain.left[0]:
+            left = chain.left[0]
+            found = left if weights is None else tuple(digest.of_tensors(weights))
+            if found == left:
                 continue
-            if found in chain.earlier:
-                row = [self._updates, chain.earlier[found]]
+            earlier = chain.earlier.get(digest.of_parts(found))
+            if earlier is not None:
+                row = [self._updates, earlier]
                 if row not in self.restored_in_evaluation[-len(self._chains) :]:
                     self.restored_in_evaluation.append(row)
             elif self.moved_in_evaluation[-1:] != [self._updates]:
                 self.moved_in_evaluation.append(self._updates)
 
-    def update_ends(
-        self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor], left: str
-    ) -> None:
-        """The update has ended.
+    def update_ends(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> str:
+        """The update has ended; return a digest of the weights.
 
         Args:
             key: see above.
             optimizer: see above.
             weights: see above.
-            left: their digest, as `digest.of_nested` gives it.
         """
+        weights = list(weights)
         chain = self._latest[key]
+        left = tuple(digest.of_tensors(weights))
         chain.leave(left, state_digest(optimizer), self._updates)
+        known = dict(zip(chain.order, left, strict=False))
         for other in self._chains:
             if other is not chain and other.shares(chain):
-                held = other.weights()
-                if held is not None:
-                    other.leave(digest.of_nested(held), other.left[1], self._updates)
-        weights = list(weights)
+                shared = zip(other.order, other.left[0], strict=False)
+                parts = tuple(known.get(place, part) for place, part in shared)
+                other.leave(parts, other.left[1], self._updates)
         movements = self._movements.get(chain.name)
         if movements is not None and movements.fits(weights):
             movements.leave(weights)
+        return digest.of_parts(left)
 
     def report(self) -> dict[str, Any]:
         """Return what was noted by these names, and `movements`: by optimizer that finds moved
@@ -217,10 +224,10 @@ class _Chain:
         self.optimizer = weakref.ref(optimizer)
         held = _held_by(optimizer)
         self._parameters = [weakref.ref(each) for each in held]
-        self.places = frozenset(map(id, held))
+        self.order = [id(each) for each in held]
+        self.places = frozenset(self.order)
         self.shapes = [weight.shape for weight in weights]
-        self.left = "", ""
-        """Digests of the weights and of the optimizer's state as the last update has left them."""
+        self.left: _Left = (), ""
         self.earlier: dict[str, int] = {}
         """Digest of weights -> the update that has left them."""
         self.name = ""
@@ -240,10 +247,10 @@ class _Chain:
         """True if some tensors are in both."""
         return not self.places.isdisjoint(other.places)
 
-    def leave(self, weights: str, state: str, update: int) -> None:
+    def leave(self, weights: tuple[int, ...], state: str, update: int) -> None:
         """An update has ended, by this optimizer or by one that shares its tensors."""
         self.left = weights, state
-        self.earlier[weights] = update
+        self.earlier[digest.of_parts(weights)] = update
 
     def weights(self) -> list[torch.Tensor] | None:
         """Return what it updates, None if that is no more."""

@@ -174,6 +174,12 @@ def of_nested(value: Any, leave_out: Callable[[torch.Tensor], bool] = lambda _: 
     return state.hexdigest() + not_read_words(parts.not_read)
 
 
+def of_parts(parts: Sequence[int]) -> str:
+    """Return one digest, as hex, of those that `of_tensors` has returned."""
+    joined = b"".join(part.to_bytes(8, "little") for part in parts)
+    return hashlib.blake2b(joined, digest_size=8).hexdigest()
+
+
 def of_readable(value: Any, leave_out: Callable[[torch.Tensor], bool] = lambda _: False) -> str:
     """Return `of_nested`, or what is raised where a value cannot be read: a script may go on."""
     try:

@@ -200,11 +200,10 @@ class Verify(Part):
     def step_ends(self, optimizer: Any) -> None:
         self._gradients.update_ends()
         self._sampler.after_update(optimizer)
-        weights = _weights_of(optimizer)
-        self.weights.append(digest.of_nested(weights))
         stepper = self._watch.steppers.find(optimizer)
         assert stepper is not None, "a step ended that had not begun"
-        self._custody.update_ends(stepper.number, optimizer, weights, self.weights[-1])
+        left = self._custody.update_ends(stepper.number, optimizer, _weights_of(optimizer))
+        self.weights.append(left)
         with hide_own_optimizer():
             self._follower.update_ends(stepper.number, optimizer)
         self._untrained.update_ends(self._networks.untrained())

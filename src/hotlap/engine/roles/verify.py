@@ -248,9 +248,8 @@ class _Recorded:
             self.fed.end([batch for _, batch in replayed or ()])
             self.losses.append(step.loss.detach())
             self.loss_digests.append(digest.of_tensor(step.loss))
-            weights = list(trained_weights(self.built).values())
-            self.weights.append(digest.of_nested(weights))
-            self._custody.update_ends(0, self.built.optimizer, weights, self.weights[-1])
+            weights = trained_weights(self.built).values()
+            self.weights.append(self._custody.update_ends(0, self.built.optimizer, weights))
             self._untrained.update_ends(untrained_tensors(self.built).items())
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)

@@ -260,8 +260,7 @@ class CapturedGraph:
         A mask, for one, is kept until a batch has another length.
         """
         for each in tensors_in_attributes(self._model):
-            # Outputs that a model keeps are written by each replay, not read.
-            if each.layout is torch.strided and each.grad_fn is None:
+            if each.layout is torch.strided:
                 # A subclass of a package's own may have no storage.
                 with contextlib.suppress(RuntimeError):
                     self._read.setdefault(each.untyped_storage().data_ptr(), each.detach())

@@ -35,6 +35,7 @@ NAMES = {
     "scripts": "training scripts of many kinds, unedited: what a tuned plan gives, and by hand",
     "truths": "honest techniques on loops of many kinds: does a verdict call one a change?",
     "lies": "techniques that change what is learned: does a verdict let one through?",
+    "proof": "what a proof takes beside the plain run of as many steps",
     "planted": "scripts with one known problem each, and clean ones: what does `diagnose` find?",
     "minute": "`tune` within a minute, quiet and not: its picks, and its predictions of whole runs",
     "power": "a gain of known size: how soon is it found, in one live process and in fresh ones?",

@@ -111,7 +111,7 @@ def test_it_is_tuned_verified_and_reported(hotlap: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rule_from_outside_convicts(hotlap: Run) -> None:
-    argv = ("--rule", RULE, "--technique", TECHNIQUE, "--budget", "30s", str(HERE / "script.py"))
+    argv = ("--rule", RULE, "--technique", TECHNIQUE, "--budget", "45s", str(HERE / "script.py"))
     done = hotlap("diagnose", "--json", *argv, timeout_s=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

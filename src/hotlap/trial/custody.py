@@ -130,7 +130,7 @@ class Custody:
         """
         self._waiting[id(optimizer)] = weakref.ref(optimizer), self._begin(optimizer, list(weights))
 
-    def _begin(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> "_Left":
+    def _begin(self, optimizer: Any, weights: Sequence[torch.Tensor]) -> _Left:
         begins = tuple(digest.of_tensors(weights)), state_digest(optimizer)
         if self._updates == 1:
             self.first_weights.append(digest.of_parts(begins[0]))

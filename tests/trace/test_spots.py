@@ -131,6 +131,31 @@ def test_the_time_of_a_walk_over_all_objects_is_given_to_the_line_that_asks_for_
     assert "len(gc.get_objects())" not in spots
 
 
+def test_a_walk_over_all_objects_does_not_end_the_sampling() -> None:
+    sampler = SpotSampler(PhaseClock())
+    sampler.stop()
+    walked, failed = threading.Event(), []
+
+    def sample() -> None:
+        while not walked.is_set():
+            try:
+                sampler._look()
+            except SystemError as error:
+                failed.append(error)
+
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        sampling = threading.Thread(target=sample)
+        sampling.start()
+        live_tuples(time.perf_counter() + 0.5)
+    finally:
+        sys.setswitchinterval(switches)
+        walked.set()
+    sampling.join()
+    assert not failed
+
+
 def test_what_a_function_held_is_freed_when_it_returns() -> None:
     class Held:
         pass

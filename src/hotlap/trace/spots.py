@@ -75,10 +75,14 @@ class SpotSampler(threading.Thread):
 
     def _look(self) -> tuple[int, Chain, str]:
         phase, running = self.clock.current, frames.running_in(self._target)
+        # A list first: a tuple grows while a generator fills it, which fails if the script takes
+        # hold of it in a walk over all live objects.
         chain = tuple(
-            (each.code.co_filename, each.code.co_firstlineno, each.line, each.column)
-            for each in running
-            if each.is_users
+            [
+                (each.code.co_filename, each.code.co_firstlineno, each.line, each.column)
+                for each in running
+                if each.is_users
+            ]
         )
         return phase, chain, _library_of(running)
 

@@ -9,10 +9,11 @@ import pytest
 
 SCRIPT = """
 import atexit, json
-import helper
-from hotlap.usercode import imported_files, keep_script
+import helper, os
+from hotlap.usercode import files_to_report, keep_script
 {keeps}
-atexit.register(lambda: print(json.dumps(imported_files())))
+os.chdir("elsewhere")
+atexit.register(lambda: print(json.dumps(files_to_report())))
 """
 
 
@@ -23,6 +24,7 @@ atexit.register(lambda: print(json.dumps(imported_files())))
 def test_a_script_that_has_ended_is_known_if_it_was_kept(
     keeps: str, found: list[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "helper.py").write_text("")
     (tmp_path / "train.py").write_text(SCRIPT.format(keeps=keeps))
     command = [sys.executable, "train.py"]

@@ -24,6 +24,9 @@ _LIBRARIES = tuple(
 )
 
 
+_STARTED_IN = os.path.join(os.getcwd(), "")
+"""The folder that the process was in before the user's code ran, which may change to another."""
+
 _CELL = ".ipynb#cell"
 """In the name that a cell's code has as a file, see `attach.notebook`."""
 
@@ -56,17 +59,24 @@ def keep_script() -> None:
 
 
 def imported_files() -> list[str]:
-    """Return the user's files that this process has imported so far, sorted.
+    """Return the user's files that this process has imported so far, absolute and sorted.
 
-    Those below the working folder are given relative to it: a trial may run on a copy. A notebook
-    that runs is one of them.
+    A notebook that runs is one of them.
     """
-    here = os.getcwd() + os.sep
     # What an attribute is asked of may import itself only then.
     files = {vars_of.get("__file__") for vars_of in map(_vars_of, list(sys.modules.values()))}
     files |= {_notebook(), *_scripts}
-    paths = {os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)}
-    return sorted(path.removeprefix(here) for path in paths)
+    return sorted(
+        {os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)}
+    )
+
+
+def files_to_report() -> list[str]:
+    """Return the same for another process: a trial may run on a copy of the folder it started in.
+
+    What is below that folder is given relative to it.
+    """
+    return [path.removeprefix(_STARTED_IN) for path in imported_files()]
 
 
 def is_cell(filename: str) -> bool:
@@ -81,7 +91,8 @@ def source_files() -> list[str]:
     if notebook is None:
         return imported_files()
     cells = [name for name in list(linecache.cache) if is_cell(name)]
-    return [*cells, *(file for file in imported_files() if not notebook.endswith(file))]
+    path = os.path.abspath(notebook)
+    return [*cells, *(file for file in imported_files() if file != path)]
 
 
 def _notebook() -> str | None:

@@ -240,6 +240,25 @@ def test_a_base_that_differs_from_itself_decides_nothing(monkeypatch: pytest.Mon
     assert duel.steps_per_turn == 2 * steps
 
 
+def test_without_time_to_race_again_it_is_said_that_the_base_differed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    duel, _ = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
+    monkeypatch.setattr(_Found, "is_void", property(lambda self: self.rounds > 0))
+    race = duel.race([(0,)], seconds=0.0, least_rounds=1)
+    (decision,) = race.decisions
+    assert race.rounds == 0 or "differed from itself" in decision.why
+    # One round is taken, and the time is over before another one.
+    times = iter([0.0, 0.5, 2.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr("hotlap.lab.duel.time.monotonic", lambda: next(times, 2.0))
+    steps = duel.steps_per_turn
+    race = duel.race([(0,)], seconds=1.0, least_rounds=9)
+    (decision,) = race.decisions
+    assert race.rounds == 1 and race.placebo is not None
+    assert decision.state == "undecided" and "differed from itself" in decision.why
+    assert duel.steps_per_turn == steps
+
+
 def test_evidence_grows_with_agreement_and_is_a_fair_bet() -> None:
     assert evidence(0, 0) == 1
     assert evidence(9, 9) > 100 > evidence(8, 8)

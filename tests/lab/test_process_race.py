@@ -72,6 +72,26 @@ def test_a_script_too_short_to_measure_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("turn_s", "rounds"), [(0.1, 3), (1.0, 3)])
+def test_a_script_that_ends_before_its_loops_say_is_raced_in_the_steps_that_it_has(
+    turn_s: float, rounds: int
+) -> None:
+    # Of 64 steps the first 35 warm up: a turn has 10, or 100, which no process has.
+    with Lab(script("--epochs", "4")) as lab:
+        arms = [Arm("plain", Plan(), lab), Arm("plain again", Plan(), lab)]
+        found = race(
+            arms,
+            twins=("plain", "plain again"),
+            rounds=rounds,
+            turn_s=turn_s,
+            planned_steps=5000,
+            step_ms=10.0,
+        )
+    assert (found.rounds, found.ended_after) == (rounds, 64)
+    assert all(len(arm.turns_ms) == rounds for arm in found.arms.values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [16, None])
 def test_a_script_too_short_for_its_turns_is_started_again(planned: int | None) -> None:
     # Where nobody knows its length, the third turn finds the script at its end.
@@ -95,6 +115,7 @@ class Stub:
     """A lab whose processes answer at once, and which knows how many there are."""
 
     subject = "train.py"
+    plain_start_s = 0.0
 
     def __init__(self) -> None:
         self.alive: list[Any] = []
@@ -309,7 +330,7 @@ def test_a_race_starts_its_processes_one_by_one_where_it_has_to(
     assert seen == [{"at_a_time": at_a_time, "plain_first": plain_first}]
 
 
-@pytest.mark.parametrize(("plain_start_s", "waits_s"), [(0.5, 5.0), (4.0, 12.0), (90.0, 180.0)])
+@pytest.mark.parametrize(("plain_start_s", "waits_s"), [(0.5, 5.0), (4.0, 12.0), (90.0, 270.0)])
 def test_a_plan_may_take_longer_to_start_than_the_plain_script(
     plain_start_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +340,9 @@ def test_a_plan_may_take_longer_to_start_than_the_plain_script(
         waited.append(timeout_s)
         raise TrialError("late", reason="timeout")
 
-    trial = SimpleNamespace(message=message, kill=lambda: None)
+    trial = SimpleNamespace(message=message, kill=lambda: None, end_with=lambda *_: None)
     lab: Any = SimpleNamespace(start=lambda *_, **__: trial, plain_start_s=plain_start_s)
     start_all([Arm("plan", Plan(), lab)], (), time.monotonic() + 1.0, print)
-    assert waited == [pytest.approx(waits_s)]
+    with pytest.raises(TrialError, match="late"):
+        start_all([Arm("plain", Plan(), lab)], ("plain",), time.monotonic() + 1.0, print)
+    assert waited == [pytest.approx(waits_s), max(180.0, waits_s)]

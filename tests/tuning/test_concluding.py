@@ -203,6 +203,10 @@ def test_a_gain_that_a_few_long_steps_take_away_says_so() -> None:
     found = conclude(tuner, faked.watched(), final, [])
     assert found.outcome == "could_not_tell"
     assert re.search(r"by the median, 1\.03x by the mean of all steps in race 1, and", found.reason)
+    # A larger budget is named where time was what was missing.
+    assert "--budget" not in found.reason
+    tuner.budget.ask(60.0)
+    assert "; use --budget" in conclude(tuner, faked.watched(), final, []).reason
     tuner.trials = [replace(row, by_means=1.6) for row in tuner.trials]
     assert "by the mean" not in conclude(tuner, faked.watched(), final, []).reason
 
@@ -338,6 +342,32 @@ def test_a_plan_file_is_written_only_for_a_gain(
     assert "No plan file was written" in text
     assert "from an earlier tuning, was left as it is" in text
     assert written.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "use"),
+    [
+        (["train.py", "--name", "my run"], "train.py --name 'my run'"),
+        (["--technique", "fast:FAST", "train.py"], "--technique fast:FAST train.py"),
+        (["--", "train.py", "--python", "3.12"], "-- train.py --python 3.12"),
+    ],
+)
+def test_the_line_that_uses_a_plan_starts_what_was_tuned(
+    typed: list[str],
+    use: str,
+    own_run: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    final = faked.raced({RESIDENT: 1.6})
+    found = conclude(tried(faked.tuner(), final), faked.watched(), final, [rung(final)])
+    monkeypatch.setattr(stages, "tune", lambda *_, **__: found)
+    monkeypatch.setattr(stages, "check_request", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print()")
+    assert cli.main(["tune", "--json", *typed]) == 0
+    assert json.loads(capsys.readouterr().out)["use"] == f"hotlap run --plan auto {use}"
 
 
 def test_what_could_not_be_told_is_not_proven_to_be_nothing(

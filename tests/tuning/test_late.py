@@ -49,6 +49,14 @@ def test_else_it_is_tried_in_the_watched_process_only(seconds: float, steps: int
     assert tuner.notes.untried["flush_denormal"].startswith("it shows after 50 steps only")
 
 
+def test_a_late_one_that_is_tried_in_the_watched_process_asks_for_no_budget() -> None:
+    tuner = faked.tuner(5.0)
+    assert place_late_ones(tuner, SEEN, [FLUSH]) == [FLUSH] and tuner.is_late_live
+    assert tuner.budget.short_s == 0.0
+    # Control: where it must be tried in fresh processes after all, the budget is named.
+    assert without_late_ones(tuner, SEEN, [FLUSH]) == [] and tuner.budget.short_s > 0.0
+
+
 def test_where_no_process_has_stayed_it_is_not_tried() -> None:
     tuner = faked.tuner(seconds=5.0)
     assert place_late_ones(tuner, GONE, BOTH) == [RESIDENT]

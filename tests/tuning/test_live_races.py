@@ -129,6 +129,21 @@ def test_what_beats_the_fastest_is_confirmed_though_the_plain_script_left_the_ra
     assert both not in found().finalists
 
 
+def test_what_each_gave_alone_is_kept_if_the_races_are_interrupted(
+    process: type[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (1,): 3.8, (2,): 3.97, (3,): 6.0}
+    tuner = faked.tuner()
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_races._Races, "_combine", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found(tuner)
+    assert tuner.kept.decisions[RESIDENT.plan()].state == "faster"
+
+
 def test_what_became_useless_is_taken_out(process: type[Process]) -> None:
     process.ms = {(): 4.0, (3,): 3.0, (0,): 3.5, (0, 3): 2.0, (0, 1): 3.4, (0, 2): 3.4}
     process.ms |= {(0, 1, 3): 1.5, (0, 2, 3): 1.9, (0,): 3.5, (1, 3): 1.0, (2, 3): 2.9}

@@ -79,9 +79,14 @@ class Target(NamedTuple):
             _check_launched(self.module, self.args)
         return self
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The script and its arguments, as a command line has them."""
+        first = ("-m", self.module) if self.module else (self.program or str(self.script),)
+        return *first, *self.args
+
     def __str__(self) -> str:
-        first = f"-m {self.module}" if self.module else self.program or str(self.script)
-        return " ".join([first, *self.args])
+        return " ".join(self.words)
 
 
 def split(

@@ -1,7 +1,9 @@
 """`hotlap tune`: its options, and whether the plan file is written, replaced or left."""
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
-from hotlap.cli.target import Target
+from hotlap.cli.target import Target, split
 from hotlap.cli.trials import lab_of
 from hotlap.errors import HotlapError
 from hotlap.lab.subject import Subject
@@ -127,14 +129,15 @@ def tune(
     is_written = (found.gained or bool(found.base)) and not is_left
     if is_written:
         plan_file(found, measured_on(host)).write(path)
-    use = _use(str(path) if out is not None or not found.gained else "auto", target, script)
+    plan = str(path) if out is not None or not found.gained else "auto"
+    use = _use(plan, target, script, technique, python)
     more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
     kept_at = None if before is None else kept.when
     document = _document(found, more, target, host, kept_at)
     if is_left and found.gained:
         said = _left(found.plan.hash, path)
     else:
-        said = _written(found, path, use, held) if is_written else _not_written(path, found)
+        said = _written(found, path, use, held) if is_written else _not_written(path, found, script)
     _tell(found, document, said, json=json, every=every)
     keep(run_dir, document, script)
     write_page(page, document)
@@ -162,9 +165,21 @@ def _document(
     return signed("tuning", data, host, target.typed, "tune", kept_at)
 
 
-def _use(plan: str, target: Target, script: Subject) -> str:
-    command = "train" if script.step_owner == "engine" else "run"
-    return f"hotlap {command} --plan {plan} {target}"
+def _use(plan: str, target: Target, script: Subject, techniques: Sequence[str], python: str) -> str:
+    """Return the command line that trains with a plan as it was measured."""
+    from hotlap.cli.parser import app_of, options_of
+
+    is_recipe = script.step_owner == "engine"
+    command = import_module(f"hotlap.cli.{'train' if is_recipe else 'run'}").COMMAND
+    words = ["hotlap", command.name, "--plan", plan]
+    for each in techniques:
+        words += ["--technique", each]
+    if python != sys.executable and not is_recipe:
+        words += ["--python", python]
+    if split(target.words, options_of(app_of(command)))[0]:
+        # A word of the script's is also an option of that command.
+        words.append("--")
+    return shlex.join([*words, *target.words])
 
 
 def _other_plan_in(path: Path, plan: Any) -> Any:
@@ -193,11 +208,13 @@ def _left(plan_hash: str, path: Path) -> str:
     )
 
 
-def _not_written(path: Path, found: Any) -> str:
-    said = (
-        "No plan file was written. `hotlap run` without one applies exact techniques only, "
-        "whether or not a gain of them was measured here."
-    )
+def _not_written(path: Path, found: Any, script: Subject) -> str:
+    said = "No plan file was written."
+    if script.step_owner == "script":
+        said += (
+            " `hotlap run` without one applies exact techniques only, whether or not a gain of "
+            "them was measured here."
+        )
     if found.outcome == "could_not_tell":
         said = f"Type the same command again to continue from what was measured. {said}"
     if path.exists():

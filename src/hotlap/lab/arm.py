@@ -19,13 +19,13 @@ from hotlap.plan import Plan
 _READY_S = 180.0
 _LEAST_READY_S = 5.0
 _LEAST_READY = 3.0
-"""The same in starts of the plain script: beside another process each takes longer."""
+"""Either of them in starts of the plain script: beside another process each takes longer."""
 _SLOWEST_STEP_S = 60.0
 _GIVEN_UP = 20.0
 """How many times slower than the plain run a turn may be before it is ended. With another process
 on the machine, threads that wait for each other may be slower by far more."""
-_GIVEN_UP_S = 30.0
-"""Seconds that a turn has on top of that, for what is compiled in it."""
+_GIVEN_UP_S = 60.0
+"""Seconds that a turn has on top of that, for what is compiled, or evaluated, in it."""
 
 
 @dataclass
@@ -62,8 +62,22 @@ class Arm:
     """Steps that one process has for turns, None if that is not known."""
     taken: int = 0
     """Steps that its process has taken in turns."""
+    ended_after: int | None = None
+    """Steps after which the script came to its end in one of its processes, None if in none."""
     is_alone: bool = False
     """True if it has a process only while it takes a turn, see `at_the_gate`."""
+
+    @property
+    def longest_ready_s(self) -> float:
+        """How long a start of its process is waited for, at the most."""
+        return max(_READY_S, _LEAST_READY * self.lab.plain_start_s)
+
+    def forget_turns(self) -> None:
+        """Be as before the race; what is known of the script's end stays."""
+        self.turns_ms.clear()
+        self.means_ms.clear()
+        self.warm_up_s, self.taken, self.trial = 0.0, 0, None
+        self.failed, self.is_slow, self.is_late = None, False, False
 
 
 def start_all(
@@ -106,16 +120,16 @@ def _start(
     except HotlapError as error:
         leave_out(arm, error, must=arm.name in twins)
         return
-    wait_s = _READY_S
+    longest_s = wait_s = arm.longest_ready_s
     if deadline is not None and arm.name not in twins and not arm.is_awaited:
         least_s = max(_LEAST_READY_S, _LEAST_READY * arm.lab.plain_start_s)
-        wait_s = min(_READY_S, max(least_s, (deadline - time.monotonic()) / 2))
+        wait_s = min(longest_s, max(least_s, (deadline - time.monotonic()) / 2))
     try:
         arm.setup_s = arm.trial.message(["ready"], wait_s)["setup_s"]
         arm.trial.pause()
         progress(f"{arm.name}: ready after {arm.setup_s:.1f} s")
     except TrialError as error:
-        if error.reason == "timeout" and wait_s < _READY_S:
+        if error.reason == "timeout" and wait_s < longest_s:
             words = f"it was not ready after {wait_s:.0f} s. Set a larger --budget"
             error = TrialError(words, reason="timeout")
             arm.is_late = True
@@ -150,10 +164,14 @@ def take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
     try:
         message = trial.message(["turn"], _longest_wait(steps, plain_ms))
     except TrialError as error:
-        if error.reason == "ended_early" and _has_room(arm, steps):
-            # Nobody knew how many steps the script has: now it is known that it has these.
-            arm.capacity = arm.taken
-            return take_turn(arm, steps, plain_ms)
+        if error.reason == "ended_early":
+            if trial.report is not None:
+                arm.ended_after = trial.report["steps"]
+            if _has_room(arm, steps):
+                # Nobody knew how many steps the script has, or its loops promised more: now it is
+                # known that it has these.
+                arm.capacity = arm.taken
+                return take_turn(arm, steps, plain_ms)
         if error.reason != "timeout" or plain_ms is None:
             raise
         arm.is_slow = True
@@ -170,8 +188,8 @@ def take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
 
 
 def _has_room(arm: Arm, steps: int) -> bool:
-    """True if another process of a script whose length was not known has a turn for sure."""
-    return arm.capacity is None and arm.taken >= sum(arm.warm_up) + steps
+    """True if another process, of a script that ended early in this one, has a turn for sure."""
+    return arm.taken >= sum(arm.warm_up) + steps
 
 
 def _start_again(arm: Arm, plain_ms: float | None) -> None:
@@ -186,7 +204,7 @@ def _start_again(arm: Arm, plain_ms: float | None) -> None:
 def _start_afresh(arm: Arm) -> None:
     arm.taken = 0
     arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
-    arm.setup_s = arm.trial.message(["ready"], _READY_S)["setup_s"]
+    arm.setup_s = arm.trial.message(["ready"], arm.longest_ready_s)["setup_s"]
 
 
 @contextlib.contextmanager

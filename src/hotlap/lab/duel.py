@@ -169,9 +169,13 @@ class Duel:
         began = time.monotonic()
         until = began + seconds, began + seconds_if_faster
         found = self._race(arms, base, until, least_rounds)
-        if found.is_void and not found.is_over:
+        if found.is_void and not found.is_over and time.monotonic() < until[0]:
             self._turns.lengthen()
-            found = self._race(arms, base, until, least_rounds)
+            again = self._race(arms, base, until, least_rounds)
+            # Without another round, what is known is that the base differed.
+            if again.rounds:
+                found = again
+            found.is_over = again.is_over
         if not found.is_void:
             self._taken += found.taken
         self._raced |= {base, *arms}

@@ -12,7 +12,7 @@ from hotlap.lab.trial import Trial
 from hotlap.trial.turns import settling_steps, steps_of_turn
 
 _SLOW = 20.0
-_SLOW_S = 30.0
+_SLOW_S = 60.0
 """What a turn may take beside its steps: evaluation at an epoch's end, a checkpoint, compiling."""
 _DISTURBED = 0.05
 """From which share of a turn on, in which its threads had no core, it is taken again."""

@@ -10,7 +10,6 @@ from typing import Any
 from hotlap.lab import first_steps
 from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
-from hotlap.task import TaskFacts
 from hotlap.trace import store
 from hotlap.trace.schema import HotLine, Trace
 
@@ -89,15 +88,15 @@ def watch(
     if plan is None:
         lab.plain_start_s = trace.setup_s
     if trace.ended == "script":
-        trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
+        trace = with_length(trace, report["steps"])
     files = tuple(str(lab.subject.folder / path) for path in report["files"])
     return Observation(trace, report["techniques"], trial, files, report["paces"])
 
 
-def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:
-    """Return the facts of a run that was seen as a whole: its steps were counted."""
+def with_length(trace: Trace, steps: int) -> Trace:
+    """Return the trace of a run that was seen to its end: its steps were counted."""
     words = f"the run ended by itself after {steps} steps"
-    return replace(facts, planned_steps=steps, planned_why=words)
+    return replace(trace, facts=replace(trace.facts, planned_steps=steps, planned_why=words))
 
 
 def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:

@@ -44,6 +44,8 @@ class Race:
     steps_per_turn: int
     takes_epochs: bool = False
     """True if what counts of each turn are whole epochs: it is the mean of their steps then."""
+    ended_after: int | None = None
+    """Steps after which the plain script was seen to end, None if no process came so far."""
 
     def ratio(self, name: str) -> Ratio:
         """Return how many times faster that arm is than the plain run, round by round."""
@@ -106,6 +108,9 @@ def race(
     The order is drawn at random: with a fixed one, a line that a script logs every 20 steps falls
     into the turns of the same arm again and again.
 
+    A script that ends before its loops say, as by early stopping, is raced again in turns that fit
+    into the steps that it was seen to have.
+
     Args:
         arms: what takes part; the twins among them are the baseline.
         twins: names of the arms that are the plain run; two or more give a noise floor.
@@ -130,65 +135,130 @@ def race(
         TrialError: the plain run itself cannot be measured. An arm of another plan that fails is
             left out and says why in `failed`.
     """
-    check_length(arms[0].lab.subject, planned_steps)
-    for arm in arms:
-        arm.warm_up = warm_up_lengths(planned_steps, step_ms, age)
-        arm.capacity = None if planned_steps is None else usable_steps(planned_steps)
-    alone = at_once is not None and at_once < len(arms)
-    if alone:
-        progress(
-            f"the GPU holds {at_once} of {len(arms)} processes at once: each turn starts its own"
-        )
+    racing = _Racing(
+        arms,
+        twins,
+        rounds,
+        turn_s,
+        deadline=deadline,
+        step_ms=step_ms,
+        age=age,
+        epoch=epoch,
+        seed=seed,
+        most_rounds=most_rounds,
+        settled=settled,
+        progress=progress,
+    )
+    while True:
+        check_length(arms[0].lab.subject, planned_steps)
+        try:
+            racing.start(planned_steps, at_once=at_once, one_by_one=one_by_one)
+            return racing.run(planned_steps)
+        except TrialError as error:
+            ended = racing.ended_after
+            if error.reason != "ended_early" or ended is None:
+                raise
+            if planned_steps is not None and ended >= planned_steps:
+                raise
+            progress(f"the script has ended after {ended} steps: racing in turns that fit in these")
+            planned_steps = ended
+            for arm in arms:
+                arm.forget_turns()
+
+
+@dataclass
+class _Racing:
+    """A race that takes place, see `race`."""
+
+    arms: Sequence[Arm]
+    twins: Sequence[str]
+    rounds: int
+    turn_s: float
+    deadline: float | None
+    step_ms: float | None
+    age: int
+    epoch: int | None
+    seed: int
+    most_rounds: int | None
+    settled: Callable[[Race], bool]
+    progress: Callable[[str], None]
+
+    @property
+    def ended_after(self) -> int | None:
+        """Steps after which the plain script was seen to end, the fewest; None if it never was."""
+        ends = [arm.ended_after for arm in self.arms if arm.name in self.twins]
+        return min((end for end in ends if end is not None), default=None)
+
+    def start(self, planned_steps: int | None, *, at_once: int | None, one_by_one: bool) -> None:
+        """Bring every arm to its gate, or note that each turn has a process of its own."""
+        arms, progress = self.arms, self.progress
         for arm in arms:
-            arm.is_alone = True
-    else:
+            arm.warm_up = warm_up_lengths(planned_steps, self.step_ms, self.age)
+            arm.capacity = None if planned_steps is None else usable_steps(planned_steps)
+        if at_once is not None and at_once < len(arms):
+            progress(
+                f"the GPU holds {at_once} of {len(arms)} processes at once: each turn starts its "
+                "own"
+            )
+            for arm in arms:
+                arm.is_alone = True
+            return
         on_device = at_once is not None
         start_all(
             arms,
-            twins,
-            deadline,
+            self.twins,
+            self.deadline,
             progress,
             at_a_time=1 if one_by_one or on_device else None,
             plain_first=on_device,
         )
-    live = [arm for arm in arms if arm.failed is None]
-    try:
-        plain_ms = _warm_up(live, twins)
-        steps = turn_length(
-            turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up, epoch
-        )
-        takes_epochs = is_whole(steps, epoch)
-        figure = "ms_per_step" if takes_epochs else "median_ms"
-        most = rounds if most_rounds is None or deadline is None else max(rounds, most_rounds)
+
+    def run(self, planned_steps: int | None) -> Race:
+        """Let the arms warm up and take their turns; end their processes."""
+        live = [arm for arm in self.arms if arm.failed is None]
+        try:
+            plain_ms = _warm_up(live, self.twins)
+            done, steps = self._take_rounds(live, planned_steps, plain_ms)
+        finally:
+            for arm in self.arms:
+                if arm.trial is not None:
+                    arm.trial.kill()
+        for arm in live:
+            # A round that not everybody finished pairs nothing.
+            del arm.turns_ms[done:], arm.means_ms[done:]
+        return self._outcome(live, done, steps)
+
+    def _take_rounds(
+        self, live: Sequence[Arm], planned_steps: int | None, plain_ms: float
+    ) -> tuple[int, int]:
+        """Return how many rounds were taken, and the steps of a turn."""
+        rounds, warm_up = self.rounds, self.arms[0].warm_up
+        step_ms = self.step_ms or plain_ms
+        steps = turn_length(self.turn_s, rounds, planned_steps, step_ms, warm_up, self.epoch)
+        figure = "ms_per_step" if is_whole(steps, self.epoch) else "median_ms"
+        has_most = self.most_rounds is not None and self.deadline is not None
+        most = max(rounds, self.most_rounds or 0) if has_most else rounds
         if planned_steps is not None:
             # More rounds are worth waiting for, but not another start of every process.
-            fits = (usable_steps(planned_steps) - sum(arms[0].warm_up)) // steps
+            fits = (usable_steps(planned_steps) - sum(warm_up)) // steps
             most = max(rounds, min(most, fits))
-        done, orders = 0, random.Random(seed)
-        while done < most and _take_round(live, twins, steps, plain_ms, done, orders, figure):
+        done, orders = 0, random.Random(self.seed)
+        while done < most and _take_round(live, self.twins, steps, plain_ms, done, orders, figure):
             done += 1
-            progress(
+            self.progress(
                 f"round {done} of {rounds}" if done <= rounds else f"round {done} of at most {most}"
             )
-            if deadline is not None and done >= _LEAST_ROUNDS and time.monotonic() > deadline:
+            is_over = self.deadline is not None and time.monotonic() > self.deadline
+            if done >= _LEAST_ROUNDS and is_over:
                 break
-            if done >= rounds and settled(_outcome(live, twins, done, steps, takes_epochs)):
+            if done >= rounds and self.settled(self._outcome(live, done, steps)):
                 break
-    finally:
-        for arm in arms:
-            if arm.trial is not None:
-                arm.trial.kill()
-    for arm in live:
-        # A round that not everybody finished pairs nothing.
-        del arm.turns_ms[done:], arm.means_ms[done:]
-    return _outcome(live, twins, done, steps, takes_epochs)
+        return done, steps
 
-
-def _outcome(
-    live: Sequence[Arm], twins: Sequence[str], rounds: int, steps: int, takes_epochs: bool
-) -> Race:
-    kept = {arm.name: arm for arm in live if arm.failed is None}
-    return Race(kept, tuple(twins), rounds, steps, takes_epochs)
+    def _outcome(self, live: Sequence[Arm], rounds: int, steps: int) -> Race:
+        kept = {arm.name: arm for arm in live if arm.failed is None}
+        is_whole_epochs = is_whole(steps, self.epoch)
+        return Race(kept, tuple(self.twins), rounds, steps, is_whole_epochs, self.ended_after)
 
 
 def _take_round(

@@ -27,6 +27,11 @@ class Subject(Protocol):
     def args(self) -> tuple[str, ...]: ...
 
     @property
+    def python(self) -> str:
+        """The interpreter that runs it, unless a command chooses its own."""
+        ...
+
+    @property
     def step_owner(self) -> Literal["script", "engine"]:
         """Whose code takes the steps: where it is hotlap's engine, a run is as long as is needed,
         and can be trained from other seeds."""

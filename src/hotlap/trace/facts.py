@@ -1,6 +1,7 @@
 """Facts of a watched run: its loaders, its optimizers, and how many steps it will take."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from hotlap.trace.loaders import WatchedLoader, length_of
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.usercode import is_users
+
+_SEVERAL = 1.5
+"""Steps for each batch from which on a run is taken to use a batch for several of them."""
 
 
 def device_of(roots: list[Any]) -> str:
@@ -46,6 +50,9 @@ def count_steps_per_epoch(training: list[WatchedLoader], steps: int) -> int | No
     length = length_of(known.loader)
     if length is None or known.batches == 0 or steps == 0:
         return None
+    if steps > _SEVERAL * known.batches:
+        # Several steps are taken with a batch, as of a critic.
+        return length * round(steps / known.batches)
     # Gradient accumulation takes several batches a step.
     batches_per_step = max(1, round(known.batches / steps))
     return -(-length // batches_per_step)
@@ -56,10 +63,24 @@ def plan_steps(
     stack: list[frames.Function],
     training: list[WatchedLoader],
     per_epoch: int | None,
+    before: Sequence[frames.Loop] = (),
+    done: int = 1,
 ) -> tuple[int | None, str]:
-    """Return the steps of the whole run as its counted loops say, and how that was found."""
+    """Return the steps of the whole run as its counted loops say, and how that was found.
+
+    Args:
+        loops: around a step, innermost first.
+        stack: the functions that ran then.
+        training: loaders of training samples.
+        per_epoch: steps of an epoch, if known.
+        before: the loops around the step before that one.
+        done: steps taken by then, that one included.
+    """
     if all(loop.total is None for loop in loops):
         return None, "no counted loop (`for ... in range(...)`) goes around the step"
+    by_passes = _plan_by_passes(loops, before, done)
+    if by_passes is not None:
+        return by_passes
     if training and per_epoch is None:
         return None, "the number of batches in an epoch is not known"
     outer, each = loops, ""
@@ -70,7 +91,9 @@ def plan_steps(
         outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
         if depth < 0:
             # The batches come from a generator of the user's: one of these loops is over it.
-            outer = [loop for loop in outer if loop.total is not None]
+            over = next((loop for loop in outer if loop.total is None), None)
+            outer = [loop for loop in outer if loop.total is not None or loop.is_while]
+            outer = [loop for loop in outer if loop is not over]
         if not outer:
             return per_epoch, "one pass over the loader: no counted loop goes around it"
         each = f", {per_epoch} steps each"
@@ -81,6 +104,34 @@ def plan_steps(
         total *= loop.total
     rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in outer)
     return total, f"{rounds}{each}"
+
+
+def _plan_by_passes(
+    loops: Sequence[frames.Loop], before: Sequence[frames.Loop], done: int
+) -> tuple[int, str] | None:
+    """Return the steps by how far counted loops went between two steps, None if that is not known.
+
+    Then no loop over batches goes around the step: they come from `next(...)`, or from nowhere.
+    """
+    totals = [loop.total for loop in loops]
+    if None in totals or [loop.where for loop in loops] != [loop.where for loop in before]:
+        return None
+    passes = _passes(loops)
+    each = passes - _passes(before)
+    if each < 1:
+        return None
+    left = max(0, prod(total for total in totals if total is not None) - passes)
+    rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
+    return done + left // each, rounds + (f", {each} times for each step" if each > 1 else "")
+
+
+def _passes(loops: Sequence[frames.Loop]) -> int:
+    """Return the passes of the innermost of counted loops, the one that runs included."""
+    passes, inside = 1, 1
+    for loop in loops:
+        passes += inside * loop.done
+        inside *= loop.total or 1
+    return passes
 
 
 def plan_by_rounds(rounds: Rounds, loops: list[frames.Loop]) -> tuple[int, str] | None:

@@ -166,7 +166,7 @@ def stack(frame: FrameType | None) -> list[Function]:
 
 @dataclass(frozen=True)
 class Loop:
-    """A `for` loop of the user's around a running line."""
+    """A loop of the user's around a running line."""
 
     where: str
     line: int
@@ -176,10 +176,12 @@ class Loop:
     """Passes completed before the one that is running; 0 where that is not known."""
     depth: int
     """How many of the user's calls lie between it and the running line."""
+    is_while: bool = False
+    """True for `while`, whose passes are not known."""
 
 
 def loops_around(frame: FrameType | None) -> list[Loop]:
-    """Return the `for` loops around the running line, innermost first, `range(...)` counted.
+    """Return the loops around the running line, innermost first, `range(...)` counted.
 
     Looks through `tqdm(...)`, `trange(...)` and the like. Only names, attributes, numbers and
     arithmetic are evaluated, from the frame's own variables; nothing is called.
@@ -188,17 +190,19 @@ def loops_around(frame: FrameType | None) -> list[Loop]:
     for depth, current in enumerate(user_frames(frame)):
         for node in _enclosing_loops(current.f_code.co_filename, current.f_lineno):
             where = f"{shorten_path(current.f_code.co_filename)}:{node.lineno}"
-            total, done = _count_passes(node, current) or (None, 0)
-            loops.append(Loop(where, node.lineno, total, done, depth))
+            is_while = isinstance(node, ast.While)
+            counted = None if isinstance(node, ast.While) else _count_passes(node, current)
+            loops.append(Loop(where, node.lineno, *(counted or (None, 0)), depth, is_while))
     return loops
 
 
 @lru_cache(maxsize=64)
-def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
+def _enclosing_loops(filename: str, line: int) -> list[ast.For | ast.While]:
     tree = tree_of(filename)
     if tree is None:
         return []
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.For) and covers(node, line)]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+    around = [node for node in nodes if covers(node, line)]
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 

@@ -243,9 +243,10 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
             if top.by_means is not None and top.by_means < top.speedup.low:
                 # What vetoes a gain of medians.
                 means = f" by the median, {top.by_means:.2f}x by the mean of all steps"
+            # Where time was not what was missing, a larger budget would not do either.
+            advice = f"; use {tuner.budget.option}" if tuner.budget.short_s else ""
             reasons.append(
-                f"{top.plan} gave {figures(top.speedup)}{means} {_where(top)}, and {other}; use "
-                f"{tuner.budget.option}"
+                f"{top.plan} gave {figures(top.speedup)}{means} {_where(top)}, and {other}{advice}"
             )
         else:
             reasons.append(

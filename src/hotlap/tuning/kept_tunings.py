@@ -17,6 +17,7 @@ from typing import Any
 
 from hotlap.host.facts import Host
 from hotlap.host.kept_files import cache_folder, write_cached
+from hotlap.host.probes import torch_version_of
 from hotlap.lab.decisions import Decision
 from hotlap.lab.statistics import Ratio, is_gain
 from hotlap.lab.subject import Subject
@@ -140,6 +141,10 @@ class KeptTuning:
         self.finalists = {plan: each for plan, each in finalists.items() if is_gain(each, floor)}
         self.rest = list(rest)
         self.live_floor, self.raced_s = floor, budget_s
+        self.keep_alone(alone, floor)
+
+    def keep_alone(self, alone: Mapping[Plan, Decision], floor: float) -> None:
+        """Keep what plans of one technique gave alone in a live process, see `keep_live`."""
         self.keep_decisions(
             {
                 plan: each
@@ -246,14 +251,18 @@ def _decision(data: Mapping[str, Any]) -> Decision:
 
 
 def key_of(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
-    """Return what names a tuning: what is started, where, with which torch and which hotlap."""
+    """Return what names a tuning: what is started, where, with which torch and which hotlap.
+
+    Other libraries are not looked at.
+    """
     gpus = [gpu.name for gpu in host.gpus]
+    versions = host.torch, torch_version_of(subject.python)
     variables = sorted(os.environ.items())
     surroundings = {k: v for k, v in variables if not k.startswith(_OF_THE_TERMINAL)}
     named = {
         "subject": [subject.command(), str(subject.folder), repr(subject)],
         "given": [_given(subject.folder / each) for each in subject.command()[1:]],
-        "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
+        "host": [host.cpu, host.cores, gpus, versions, surroundings],
         "hotlap": _own_files(),
         "request": dict(request),
     }

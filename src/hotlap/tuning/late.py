@@ -27,7 +27,7 @@ def place_late_ones(
         candidates: all of them.
     """
     late = _late_ones(tuner, candidates)
-    if not late or not _why_not_fresh(tuner, seen):
+    if not late or _get_so_old(tuner, seen):
         return list(candidates)
     tuner.is_late_live = True
     if _can_keep_steps(seen) and all(tuner.known[c.technique].live for c in late):
@@ -75,12 +75,20 @@ def _late_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]
     return [candidate for candidate in candidates if tuner.known[candidate.technique].acts_late]
 
 
-def _why_not_fresh(tuner: Tuner, seen: Observation) -> str:
-    """Return why fresh processes do not get so old, nothing if they do."""
+def _get_so_old(tuner: Tuner, seen: Observation) -> bool:
+    """Return whether fresh processes get so old that it shows."""
     age = late_age(len(seen.trace.steps))
-    if tuner.most_steps is not None and tuner.most_steps < age + LEAST_HORIZON:
+    return _has_steps(tuner, age) and has_time_for_age(seen.trace, tuner.budget, age)
+
+
+def _has_steps(tuner: Tuner, age: int) -> bool:
+    return tuner.most_steps is None or tuner.most_steps >= age + LEAST_HORIZON
+
+
+def _why_not_fresh(tuner: Tuner, seen: Observation) -> str:
+    """Return why fresh processes do not get so old, and note the budget that would do."""
+    age = late_age(len(seen.trace.steps))
+    if not _has_steps(tuner, age):
         return f"it shows after {age} steps only: use --steps {age + LEAST_HORIZON} or more"
-    if has_time_for_age(seen.trace, tuner.budget, age):
-        return ""
     option = tuner.budget.ask(2 * tuner.budget.seconds)
     return f"it shows after {age} steps only, and the budget is too short: use {option}"

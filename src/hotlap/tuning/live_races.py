@@ -173,6 +173,8 @@ class _Races:
     def run(self, candidates: Sequence[Candidate]) -> LiveRaces:
         alone = self._race_longer(self._race_alone() | self._known)
         self._tuner.note_alone(alone)
+        # Before more is raced, which may be interrupted.
+        self._tuner.kept.keep_alone({c.plan(): d for c, d in alone.items()}, self._floor)
         # First what only a fresh process can tell: there, what varies is told no better.
         rest = [c for c in candidates if c not in alone]
         rest += [c for c, decision in alone.items() if is_open(decision)]

@@ -49,6 +49,7 @@ def race_plans(
         is_settled: True if more turns would tell nothing more; where nothing looks faster, or what
             does is shown to be, if None.
     """
+    facts = tuner.to_its_end(seen).trace.facts
     plain = [Arm(name, Plan({}), tuner.lab) for name in twins]
     rounds = rounds or _ROUNDS[number > 1]
     result = race(
@@ -61,14 +62,15 @@ def race_plans(
         turn_s=turn_s or TURN_S,
         deadline=until,
         # A recipe is trained for as long as there are turns.
-        planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
+        planned_steps=None if tuner.owns_step else facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
         age=tuner.age_for(seen, (arm.plan for arm in arms)),
-        at_once=seen.trace.facts.processes_at_once,
+        at_once=facts.processes_at_once,
         # Each uses every core until then.
         one_by_one=seen.trace.evaluates_first,
         progress=tuner.progress,
     )
+    tuner.ended_after = result.ended_after or tuner.ended_after
     tuner.plain_peak_bytes = max(
         (each.peak_bytes or 0 for each in plain), default=tuner.plain_peak_bytes or 0
     )

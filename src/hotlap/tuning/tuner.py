@@ -1,12 +1,12 @@
 """`Tuner`: state of a running tuning: lab, host, budget and trials."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.lab.decisions import Decision
 from hotlap.lab.late_steps import LateSteps
-from hotlap.lab.observing import Observation
+from hotlap.lab.observing import Observation, with_length
 from hotlap.lab.statistics import Ratio, is_gain
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
@@ -75,6 +75,8 @@ class Tuner:
     over all turns in the watched process."""
     slowdown: float = 1.0
     """How many times as long as an early step of the plain run a late one is known to take."""
+    ended_after: int | None = None
+    """Steps after which the plain script ended in a race, None if it never came so far."""
     plain_peak_bytes: int | None = None
     """Most bytes that the plain run held at once in races."""
     compiling_s: dict[Plan, float] = field(default_factory=dict)
@@ -87,6 +89,16 @@ class Tuner:
     def owns_step(self) -> bool:
         """True if hotlap's engine takes the steps."""
         return self.lab.subject.step_owner == "engine"
+
+    def to_its_end(self, seen: Observation) -> Observation:
+        """Return what was seen, with the length that a race has shown where that is less.
+
+        A script may end before its loops say, as by early stopping.
+        """
+        planned, ended = seen.trace.facts.planned_steps, self.ended_after
+        if ended is None or (planned is not None and planned <= ended):
+            return seen
+        return replace(seen, trace=with_length(seen.trace, ended))
 
     def follows_at_once(self, facts: TaskFacts) -> bool:
         """True if a proof follows the plain run and a plan's at the same time.

@@ -39,7 +39,7 @@ from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Stepper, Steppers
-from hotlap.usercode import imported_files, keep_script
+from hotlap.usercode import files_to_report, keep_script
 
 _LATER = 3
 """Steps after which parameters that are in no optimizer are looked at again."""
@@ -101,6 +101,7 @@ class Watch(Part):
         """Hears the ends of steps while nothing else is heard of them."""
         self.learning: Callable[[], Learning] = Learning
         """Returns what belongs into the trace beside what is heard here."""
+        self._loops_before: list[frames.Loop] = []
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
         self._rounds, self._settings, self._padded = Rounds(), Settings(), PaddedBatches()
@@ -282,7 +283,9 @@ class Watch(Part):
         steps = recorder.steps
         if self._others:
             self._others.clear()
-        if steps == _LOOPS_AT_STEP and not self._loops:
+        if steps == _LOOPS_AT_STEP - 1:
+            self._loops_before = frames.loops_around(frames.caller())
+        elif steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
         if not self.loaders.starts and self.wants_events and self._rounds.is_open:
@@ -323,7 +326,7 @@ class Watch(Part):
             trace = self.recorder.trace(self.facts(), anchor, [k.starts for k in training[:1]])
             also = {"learning": self.learning(), "evaluates_first": evaluates_first()}
             store.write(replace(trace, **also), Path(self._folder))
-        return {"steps": self.steps, "files": imported_files()}
+        return {"steps": self.steps, "files": files_to_report()}
 
     def facts(self) -> TaskFacts:
         """Return what the run has shown of its task."""
@@ -332,7 +335,9 @@ class Watch(Part):
         )
         training = self.loaders.training
         per_epoch = count_steps_per_epoch(training, self.steps)
-        planned, why = plan_steps(self._loops, self._stack, training, per_epoch)
+        planned, why = plan_steps(
+            self._loops, self._stack, training, per_epoch, self._loops_before, _LOOPS_AT_STEP
+        )
         if not training:
             per_epoch = self._rounds.steps
             if planned is None:

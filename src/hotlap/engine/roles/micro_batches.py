@@ -24,7 +24,7 @@ from hotlap.engine.state.position import Position
 from hotlap.engine.steps import StepDone, steps_of
 from hotlap.errors import RunError
 from hotlap.plan import Plan
-from hotlap.usercode import imported_files
+from hotlap.usercode import files_to_report
 
 _STEPS = 3
 """The first one makes the optimizer's state, the next ones hold it beside all else."""
@@ -65,7 +65,7 @@ def fit(trial: Trial) -> NoReturn:
         why=done.why,
         why_not_split=done.why_not_split,
         device=limit.hardware.name,
-        files=imported_files(),
+        files=files_to_report(),
     )
     raise AssertionError("a report ends the process")
 

@@ -26,7 +26,7 @@ from hotlap.trace.facts import getitem_of, optimizer_facts
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.trial.autocast_gate import AutocastGate, AutocastTurns
-from hotlap.usercode import imported_files
+from hotlap.usercode import files_to_report
 
 _WHERE = "the recipe's task()"
 
@@ -59,7 +59,7 @@ def observe(trial: Trial) -> None:
     ended = watched.run()
     trace = watched.trace()
     store.write(trace, Path(options["folder"]))
-    trial.report(built, steps=len(trace.steps), ended=ended, files=imported_files())
+    trial.report(built, steps=len(trace.steps), ended=ended, files=files_to_report())
 
 
 def _turns_of(trial: Trial) -> AutocastTurns | None:

@@ -102,8 +102,8 @@ def tune(
     )
     script = fitted.subject
     asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": hide}
-    asked["memory"] = room
-    kept = kept_tuning(script, host, {**asked, "techniques": technique}, again=again)
+    asked |= {"memory": room, "techniques": technique}
+    kept = kept_tuning(script, host, asked, again=again)
     before = kept.result_for(budget)
     found = before
     if found is None:
@@ -129,11 +129,10 @@ def tune(
     is_written = (found.gained or bool(found.base)) and not is_left
     if is_written:
         plan_file(found, measured_on(host)).write(path)
-    plan = str(path) if out is not None or not found.gained else "auto"
-    use = _use(plan, target, script, technique, python)
+    named = str(path) if out is not None or not found.gained else "auto"
+    use = _use(named, target, script, technique, python)
     more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
-    kept_at = None if before is None else kept.when
-    document = _document(found, more, target, host, kept_at)
+    document = _document(found, more, target, host, None if before is None else kept.when)
     if is_left and found.gained:
         said = _left(found.plan.hash, path)
     else:

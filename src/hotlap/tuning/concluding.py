@@ -55,6 +55,7 @@ def conclude(
         final: the last race, None if there was none.
         rungs: what was proven in it.
     """
+    seen = tuner.to_its_end(seen)
     accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
     best = max(accepted, key=lambda rung: rung.worth, default=None)
     baseline = _baseline(seen, final)

@@ -211,7 +211,6 @@ def _tune(tuner: Tuner) -> Tuning:
     if live is not None and live.finalists:
         tuner.live, tuner.live_floor = live.finalists, live.floor
         final = confirm(tuner, seen, live)
-        seen = tuner.to_its_end(seen)
         rungs = prove(tuner, final, None, savings(tuner, seen, final)) if final else []
         return conclude(tuner, seen, final, rungs)
     if live is not None:
@@ -222,7 +221,6 @@ def _tune(tuner: Tuner) -> Tuning:
     final, rungs = None, []
     if first is not None:
         final, before = _later_races(tuner, seen, candidates, first)
-        seen = tuner.to_its_end(seen)
         rungs = prove(tuner, final, before, savings(tuner, seen, final)) if final else []
     return conclude(tuner, seen, final or first, rungs)
 

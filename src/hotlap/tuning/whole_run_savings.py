@@ -49,7 +49,7 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
         seen: the watched plain run, which knows how many steps the script has.
         final: the last race.
     """
-    facts = seen.trace.facts
+    facts = tuner.to_its_end(seen).trace.facts
     if tuner.aim == "steady" or facts.planned_steps is None:
         return None
     plain_s, tuner.live_decides = median(final.base_ms) / 1e3, _live_decides(tuner, final)

@@ -9,7 +9,7 @@ import torch
 
 import hotlap
 from hotlap.checkpoint.read import find_newest, read
-from hotlap.checkpoint.write import commit, committed_steps
+from hotlap.checkpoint.write import commit, committed_steps, set_aside
 from hotlap.engine.export.stored_weights import weights_of
 from hotlap.errors import StorageError, UsageError
 from tests.checkpoint.whole import is_whole
@@ -79,6 +79,33 @@ def test_a_damaged_step_that_was_passed_over_takes_no_place_of_a_whole_one(tmp_p
     write(tmp_path / "ckpt", 2, keep=1)
     found, _ = find_newest(tmp_path / "ckpt")
     assert found is not None and found.step == 2
+
+
+def test_a_step_that_a_resumed_run_passed_over_is_renamed_and_not_counted(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"save_every": "1steps", "keep": 3}
+    hotlap.train(short(steps=4), run_dir=tmp_path, **options)
+    assert numbers(tmp_path) == [2, 3, 4]
+    damaged = step_of(tmp_path, 4)
+    (damaged / "model.safetensors").write_bytes(b"")
+    said: list[str] = []
+    # The next save is after step 6, where nothing shows that step 4 was passed over.
+    again: dict[str, Any] = {"save_every": "3steps", "keep": 2, "notice": said.append}
+    hotlap.train(short(steps=6), resume=str(tmp_path), **again)
+    assert numbers(tmp_path) == [3, 6]
+    aside = damaged.with_name(f"unusable-{damaged.name}")
+    assert (aside / "model.safetensors").read_bytes() == b""
+    assert any(f"was renamed to '{aside.name}'" in line for line in said)
+
+
+def test_a_step_is_set_aside_beside_an_earlier_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        path = write(tmp_path, 1)
+        (path / "MANIFEST.json").unlink()
+        set_aside(path, said.append)
+    names = ["unusable-step-000000000001", "unusable-step-000000000001-2"]
+    assert sorted(path.name for path in tmp_path.glob("unusable-*")) == names
+    assert len(said) == 2 and not committed_steps(tmp_path)
 
 
 def test_a_step_that_is_there_is_ours_only_with_the_same_content(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ LATEST = "LATEST"
 MANIFEST_LIMIT, PLAIN_LIMIT = 1 << 26, 1 << 20
 """Bytes of any manifest, and of one that lists no parts."""
 STEP = re.compile(r"step-\d{12}", re.ASCII)
+UNUSABLE = "unusable-"
+"""Before the name of a step that a resumed run has passed over."""
 
 
 def step_name(step: int) -> str:
@@ -135,6 +137,27 @@ def forget(temporary: Path, notice: Callable[[str], None]) -> None:
             notice(f"'{temporary}' is incomplete and cannot be deleted: {error}")
 
 
+def set_aside(path: Path, notice: Callable[[str], None]) -> None:
+    """Give a damaged step a name that is no step's: it takes no place of a whole one any more.
+
+    One that says of itself that it is not healthy keeps its name, and links are somebody's own.
+    """
+    if path.is_symlink() or _health(path) is False:
+        return
+    aside = path.with_name(f"{UNUSABLE}{path.name}")
+    number = 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{UNUSABLE}{path.name}-{number}")
+    try:
+        os.rename(path, aside)
+        sync_folder(path.parent)
+    except OSError as error:
+        notice(f"'{path}' cannot be used, and could not be renamed: {error}")
+        return
+    notice(f"'{path}' cannot be used, and was renamed to '{aside.name}'. It can be deleted")
+
+
 def name_latest(final: Path, notice: Callable[[str], None]) -> None:
     """Write the hint: what it says is never trusted, so that it fails is no failure of the save."""
     temporary = final.with_name(temporary_name("latest"))
@@ -236,9 +259,13 @@ def retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
 
 
 def _is_healthy(path: Path) -> bool:
-    """True if a step says of itself that one may go on from it."""
+    return _health(path) is True
+
+
+def _health(path: Path) -> bool | None:
+    """Return whether a step says of itself that one may go on from it, None if it says nothing."""
     try:
         manifest = json.loads(read_regular(path / MANIFEST, MANIFEST_LIMIT))
         return manifest.get("healthy", True) is True
     except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+        return None

@@ -13,7 +13,14 @@ from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.checkpoint.shards import Piece, holds_pieces, join, local_of
-from hotlap.checkpoint.write import STEP, commit, committed_steps, not_a_step, step_name
+from hotlap.checkpoint.write import (
+    STEP,
+    commit,
+    committed_steps,
+    not_a_step,
+    set_aside,
+    step_name,
+)
 from hotlap.checkpoint.write_shards import Commit, commit_shards
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.build import BuiltRun
@@ -121,6 +128,9 @@ class Saver:
                     f"{saved.path.name}, from which this run continues, and the two would be "
                     "mixed. Use another --run-dir, or --resume auto to continue from the newest."
                 )
+            for path in newer:
+                # Once newer steps are saved, nobody would know any more that it is no whole one.
+                set_aside(path, self.notice)
         elif steps:
             raise UsageError(
                 f"'{self.run_dir}' already holds a run, and this run's checkpoints would be mixed "

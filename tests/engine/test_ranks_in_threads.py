@@ -21,10 +21,11 @@ from hotlap.engine.step import learned_buffers
 from hotlap.engine.step.learned_buffers import LearnedBuffers
 from hotlap.engine.step.passes import Passes
 from hotlap.engine.step.sharded_sum import ShardedSum
+from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.techniques import StepTarget
 from tests.checkpoint.rank_threads import on_ranks
-from tests.distributed.cases import exact
+from tests.distributed.cases import BATCH, Numbers, exact
 from tests.engine import lattice
 
 
@@ -286,3 +287,15 @@ def test_a_step_is_skipped_where_an_idle_pass_has_spoiled_its_gradients() -> Non
     # The next one is a step like others.
     assert stepped(layer, ranks, GOOD)[1]
     assert stepped(layer, ranks) == (0.25, True)
+
+
+def test_batch_norm_of_a_stream_that_ranks_share_is_refused() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(lattice.model(), nn.BatchNorm1d(2))
+
+    found = on_ranks(2, lambda reduce: built_on(reduce, data=Numbers(), model=model))
+    assert [type(each) for each in found] == [UsageError, UsageError]
+    assert "is shared by 2 ranks, and batch norm (1)" in str(found[0])
+    # A rank's whole share is one micro-batch, of which half is tried first where memory runs out.
+    stream: Any = on_ranks(2, lambda reduce: built_on(reduce, data=Numbers()).source.micro)
+    assert stream == [BATCH // 2, BATCH // 2]

@@ -22,6 +22,7 @@ from hotlap.feed.purity.dataset_attributes import is_endless, own_generator
 from hotlap.feed.readers.worker_signals import leave_signals_to_parent, starting_workers
 from hotlap.feed.samples.order import derive_seed
 from hotlap.feed.samples.transform import identity_collate, takes_generator
+from hotlap.feed.sources.source import share
 from hotlap.feed.sources.stream_reader import MicroBatch, StreamReader
 from hotlap.task.data_sets import samples_in
 
@@ -39,7 +40,7 @@ class Stream:
     Args:
         dataset: has `__iter__`; each iteration begins anew, and gives the same samples.
         batch: samples of a step, over all ranks.
-        micro: samples of a rank's micro-batch; `batch` if larger.
+        micro: samples of a rank's micro-batch; its share of `batch` if larger.
         seed: of the order, and of the random numbers that the data set draws.
         shuffle: another order for each epoch, made with a buffer.
         buffer: samples in that buffer; each sample to come next is drawn from them.
@@ -108,7 +109,7 @@ class Stream:
         """Unknown: a stream's lengths are not known beforehand."""
         self.length = samples_in(dataset) or 0
         """Samples of an epoch, 0 if unknown."""
-        self.batch, self.micro = batch, min(micro or batch, batch)
+        self.batch, self.micro = batch, min(micro or batch, share(batch, world))
         self.last: int | None = None
         """Number of the epoch's last step, from 1; None until that step is given."""
         self.seed, self.shuffle, self.buffer, self.drop_last = seed, shuffle, buffer, drop_last

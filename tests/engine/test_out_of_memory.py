@@ -281,6 +281,37 @@ def test_parameters_that_follow_the_trained_ones_are_put_back() -> None:
         trained(exact(first, model=Following, optimizer=adam))
 
 
+class FollowingUnseen(Following):
+    """Follows in ways that count as no write: neither buffers nor parameters get a new version."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("spread", torch.ones(()).expand(4))
+
+    def forward(self, inputs: Any) -> Any:
+        self.mean.data.mul_(0.5).add_(inputs.mean(0), alpha=0.5)
+        follower = self.follower
+        follower.weight.data.mul_(0.9).add_(self.trained.weight.data, alpha=0.1)
+        follower.bias.data = follower.bias.data * 0.9 + self.trained.bias.data * 0.1
+        return self.norm(self.trained(inputs * self.spread)) + follower(inputs - self.mean)
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_what_is_written_to_through_data_is_put_back(step: int) -> None:
+    plain = trained(exact(lattice.mean, model=FollowingUnseen, optimizer=adam))
+    failing = Failing(lattice.mean, once(step))
+    assert same(trained(exact(failing, model=FollowingUnseen, optimizer=adam)), plain)
+
+
+def test_what_is_written_to_through_data_in_the_first_step_is_noticed() -> None:
+    first = Failing(lattice.mean, once(0))
+    with pytest.raises(RunError, match=r"parameter 'follower\.weight', which no step before"):
+        trained(exact(first, model=FollowingUnseen, optimizer=adam))
+
+
 class FollowingLate(Following):
     """Trains the layer that follows in its first steps, and freezes it then."""
 

@@ -10,7 +10,10 @@ from hotlap import rng
 from hotlap.engine.step.step import Step
 
 _WATCHED_STEPS = 2
-"""Steps after which it is known whether the run draws from Python's and NumPy's generators."""
+"""Steps after which it is known whether the run draws from Python's and NumPy's generators, and
+which tensors it writes to through `.data`."""
+_SAMPLED = 4096
+"""Elements of a parameter, or up to twice as many, that are compared where it is not copied."""
 
 
 class CannotRestore(Exception):
@@ -23,7 +26,7 @@ class Transaction:
     These are buffers, and parameters that are not trained, as those of a model that follows the
     trained one. Gradients, the scaler and running statistics are the step's own, see
     `Step.roll_back`. What modules keep in plain attributes, and what a loss counts for itself, is
-    not seen.
+    not seen. What is written through `.data` is seen only if the first steps write so.
 
     Args:
         model: of which all buffers are kept for the first step, later what has ever changed.
@@ -190,6 +193,9 @@ class _Tensor:
         """The tensor before the step, and that one's version."""
         self._version = -1
         self._copy: torch.Tensor | None = None
+        self._sample: torch.Tensor | None = None
+        """Some of its elements, in the first steps of one that is not copied."""
+        self._watched = 0
         self._is_changing, self._is_first = False, what == "buffer"
         self._is_known = False
         """False until it was seen once, and while it is trained after all."""
@@ -204,24 +210,30 @@ class _Tensor:
             # Nothing that trains can write to a tensor of inference mode.
             self._before, self._copy = tensor, None
             return
-        version = tensor._version
-        if self._is_first:
-            self._copy = tensor.detach().clone()
-        elif self._is_changing or (
-            was_known and (tensor is not self._before or version != self._version)
-        ):
-            self._is_changing = True
-            self._copy = tensor.detach().clone()
-        else:
-            self._copy = None
+        if not self._is_changing and was_known:
+            self._is_changing = tensor is not self._before or self._is_written()
+        is_watched = self._watched < _WATCHED_STEPS
+        self._watched += is_watched
+        is_kept = self._is_first or self._is_changing or (is_watched and self._what == "buffer")
+        self._copy = tensor.detach().clone() if is_kept else None
+        self._sample = _sample_of(tensor) if is_watched and not is_kept else None
         self._is_first = False
-        self._before, self._version = tensor, version
+        self._before, self._version = tensor, tensor._version
+
+    def _is_written(self) -> bool:
+        """True if the tensor is not what it was when it was kept, as far as that was kept."""
+        if self._before._version != self._version:
+            return True
+        # What is written through `.data` does not count as a version.
+        if self._copy is not None:
+            return _is_plain(self._before) and not _equal(self._before.detach(), self._copy)
+        return self._sample is not None and not _equal(_sample_of(self._before), self._sample)
 
     def put_back(self) -> None:
         if not self._is_known:
             return
         before = self._before
-        if before is not None and not before.is_inference() and before._version != self._version:
+        if before is not None and not before.is_inference() and self._is_written():
             if self._copy is None:
                 raise CannotRestore(
                     f"the step has changed the model's {self._what} '{self.path}', which no step "
@@ -234,3 +246,24 @@ class _Tensor:
         self._is_first = self._what == "buffer" or self._is_changing
         if before is not None or self._key in self._holder:
             self._holder[self._key] = before
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """True if a tensor's contents can be compared here, and be written to."""
+    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta
+    return is_known and tensor.layout == torch.strided and 0 not in tensor.stride()
+
+
+def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Compare contents; None is of a tensor that can no longer be compared."""
+    if one is None or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return torch.equal(one, other)
+
+
+def _sample_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return some elements of a tensor, from all over it; None if they cannot be compared."""
+    if not _is_plain(tensor):
+        return None
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLED)].clone()

@@ -157,6 +157,16 @@ def decompose_in_inductor(operator: Any, function: Callable[..., Any]) -> None:
     register_decomposition([operator])(function)
 
 
+def restart_growth(scaler: Any) -> None:
+    """Let a `GradScaler` count the steps after which its scale grows from 0 again.
+
+    Given a scale, `update` counts on. Before the first loss was scaled there is no count.
+    """
+    count = getattr(scaler, "_growth_tracker", None)
+    if count is not None:
+        count.zero_()
+
+
 def hide_worker_info() -> None:
     """Let `torch.utils.data.get_worker_info()` say None in this worker process.
 

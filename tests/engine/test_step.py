@@ -1,5 +1,6 @@
 """One normaliser: a step's gradient does not depend on how the step is split."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,3 +181,25 @@ def test_a_scaled_step_is_the_plain_step(loss: Any, clip_norm: float | None) -> 
         step([(8, data(8).tensors)])
     for left, right in zip(made.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_an_overflow_restarts_the_interval_after_which_a_scale_grows(
+    clip_norm: float | None,
+) -> None:
+    made, calls = model(), iter(range(10))
+
+    def overflowing(model: Any, batch: Any) -> Any:
+        return mean(model, batch) * (2.0**100 if next(calls) == 2 else 1.0)
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=3)
+    step = make_step(
+        made,
+        overflowing,
+        torch.optim.SGD(made.parameters(), lr=0.0),
+        target=StepTarget(None, None, "cpu", scaler=scaler),
+        clip_norm=clip_norm,
+    )
+    seen = [(step([(8, data(8).tensors)])[1], scaler.get_scale()) for _ in range(6)]
+    assert [taken for taken, _ in seen] == [True, True, False, True, True, True]
+    assert [math.log2(scale) for _, scale in seen] == [40, 40, 39, 39, 39, 40]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.compat import restart_growth
 from hotlap.distributed.shares import is_share, whole_of
 from hotlap.engine.checks.running_statistics import Statistics
 from hotlap.engine.step.passes import trained_tensors
@@ -122,6 +123,7 @@ class Update:
         if scaler is not None and not scaler_knows:
             # The scale must fall all the same, or the next step overflows like this one.
             scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
+            restart_growth(scaler)
             _keep_scale(scaler)
         self._forget()
         return False

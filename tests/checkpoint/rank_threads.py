@@ -40,6 +40,9 @@ class ThreadReduce(Reduce):
         for number, (tensor, owner) in enumerate(zip(tensors, ranks, strict=True)):
             tensor.detach().copy_(torch.tensor(told[owner][number]))
 
+    def copy_tensors(self, tensors: Sequence[torch.Tensor], rank: int = 0) -> None:
+        self.send_tensors(tensors, [rank] * len(tensors))
+
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return [sum(column) for column in zip(*self.gather(list(numbers)), strict=True)]
 

@@ -185,6 +185,33 @@ def test_a_buffer_whose_shape_differs_between_ranks_is_left_to_each_of_them(
     assert any("'last' has another shape on other ranks" in each for each in caplog.messages)
 
 
+def test_buffers_of_other_forms_are_evaluated_as_each_rank_has_them(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned_buffers, "_said", set())
+    caplog.set_level(logging.WARNING, "hotlap")
+
+    def work(reduce: Reduce) -> tuple[list[Any], dict[str, float]]:
+        built, rank = built_on(reduce), reduce.rank
+        model: Any = built.model
+        if rank:
+            # Only here, and before the others.
+            model.register_buffer("extra", torch.ones(2))
+        model.register_buffer("table", torch.eye(2 + rank).to_sparse())
+        model.register_buffer("last", torch.full((3 + rank,), float(rank)))
+        model.register_buffer("count", torch.tensor(rank, dtype=[torch.int64, torch.int32][rank]))
+        model.register_buffer("offset", torch.full((2,), float(rank)))
+        found = evaluate(built)
+        return [each.tolist() for each in (model.last, model.count, model.offset)], found
+
+    (first, measured), (second, other) = on_ranks(2, work)
+    assert first == [[0.0] * 3, 0, [0.0] * 2]
+    assert second == [[1.0] * 4, 1, [0.0] * 2]
+    assert measured == other
+    told = [each.split()[3] for each in caplog.messages if "another shape" in each]
+    assert told == ["'last'", "'count'", "'extra'"]
+
+
 def test_equal_buffers_and_models_without_any_cost_no_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

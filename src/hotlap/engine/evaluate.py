@@ -12,7 +12,7 @@ import torch
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.sources import first_batch
-from hotlap.engine.step.learned_buffers import say_first_ranks
+from hotlap.engine.step.learned_buffers import say_each_ranks, say_first_ranks
 from hotlap.engine.step.sums import widen
 from hotlap.errors import UsageError
 from hotlap.nested import copy_of
@@ -111,8 +111,16 @@ def _add_up(told: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
 
 @torch.no_grad()
 def _take_first_ranks_buffers(built: BuiltRun) -> None:
-    """Let all ranks have the buffers of the first one, and say which had others."""
-    named = dict(built.model.named_buffers())
+    """Let all ranks have the buffers of the first one, and say which had others.
+
+    One that has another form on some rank, or is missing there, stays what it is on each of them.
+    """
+    held = {name: b for name, b in built.model.named_buffers() if b.layout == torch.strided}
+    told = built.reduce.gather({name: [list(b.shape), str(b.dtype)] for name, b in held.items()})
+    every = dict.fromkeys(name for theirs in told for name in theirs)
+    # In one order on all ranks.
+    agreed = [name for name in every if all(each.get(name) == told[0].get(name) for each in told)]
+    named = {name: held[name] for name in agreed}
     firsts = [buffer.clone(memory_format=torch.contiguous_format) for buffer in named.values()]
     built.reduce.copy_tensors(firsts)
     differ = [float(not torch.equal(a, b)) for a, b in zip(firsts, named.values(), strict=True)]
@@ -124,6 +132,9 @@ def _take_first_ranks_buffers(built: BuiltRun) -> None:
     other = next((name for name, count in zip(named, found, strict=True) if count), None)
     if other is not None and built.reduce.rank == 0:
         say_first_ranks(other)
+    if built.reduce.rank == 0:
+        for name in [name for name in every if name not in named]:
+            say_each_ranks(name)
 
 
 def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:

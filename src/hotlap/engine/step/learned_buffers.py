@@ -22,6 +22,12 @@ def say_first_ranks(name: str) -> None:
     _say(name, "is computed from each rank's own samples: that of the first rank is used and saved")
 
 
+def say_each_ranks(name: str) -> None:
+    """Say, once a process, that each rank has its own buffer of that name."""
+    words = "has another shape on other ranks, or another dtype, or is missing on some: each rank"
+    _say(name, f"{words} uses its own, and that of the first rank is saved")
+
+
 def _say(name: str, words: str) -> None:
     if (name, words) not in _said:
         _said.add((name, words))
@@ -85,9 +91,8 @@ class LearnedBuffers:
             shapes = [None if each is None else each[0] for each in found]
             was_sent = self._sent.pop(name, None) is not None
             if shapes.count(shapes[0]) < len(shapes):
-                words = "has another shape on other ranks: each rank uses its own, and that of the "
                 if is_first:
-                    _say(name, f"{words}first rank is saved")
+                    say_each_ranks(name)
             elif shapes[0] is not None and (was_sent or found.count(found[0]) < len(found)):
                 self._sent[name] = owner, key, shapes[0]
                 if is_first:

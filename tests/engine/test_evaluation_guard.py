@@ -1,5 +1,6 @@
 """A look at the model changes nothing: random numbers of devices, buffers and their versions."""
 
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.evaluation_guard import evaluation_guard, kept_buffers
+from hotlap.engine import frozen_parameters
+from hotlap.engine.evaluation_guard import evaluation_guard, evaluation_mode, kept_buffers
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.engine.step.transaction import Transaction
 from hotlap.rng import rng_states, set_rng_states
@@ -226,3 +228,60 @@ def test_what_an_embeddings_look_up_writes_to_its_weights_is_put_back(kind: Any)
     with evaluation_guard(own), torch.no_grad():
         own.weight.mul_(2)
     assert own.weight.tolist() == [1]
+
+
+class Followed(nn.Module):
+    """Has a frozen layer that follows the trained one in every forward, in one of two ways.
+
+    Args:
+        by_data: without a new version.
+        size: of the trained layer.
+    """
+
+    def __init__(self, by_data: bool, size: int = 8) -> None:
+        super().__init__()
+        self.trained, self.follower = nn.Linear(size, size), nn.Linear(8, 8)
+        self.follower.requires_grad_(False)
+        self.by_data = by_data
+
+    def forward(self) -> None:
+        weight = self.follower.weight
+        (weight.data if self.by_data else weight).mul_(0.5)
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_parameters_that_follow_in_every_forward_are_put_back(by_data: bool) -> None:
+    model = Followed(by_data)
+    weight, bias = model.follower.weight, model.follower.bias
+    before, version = weight.detach().clone(), bias._version
+    for _ in range(2):
+        for guard in (evaluation_guard, evaluation_mode):
+            with guard(model):
+                model()
+                assert not torch.equal(weight, before)
+            assert torch.equal(weight, before)
+    # No copies are made any more of those that no evaluation changed.
+    assert frozen_parameters._changing[model] == {"follower.weight"}
+    assert bias._version == version
+
+
+def test_of_a_large_frozen_model_what_changed_once_is_put_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "hotlap")
+    model = Followed(by_data=True, size=2)
+    for changes in (True, False, False):
+        before = model.follower.weight.detach().clone()
+        with evaluation_guard(model):
+            model()
+        assert torch.equal(model.follower.weight, before) != changes
+    (told,) = caplog.messages
+    assert "parameter 'follower.weight', which is not trained" in told
+
+
+def test_a_frozen_parameter_that_is_replaced_is_there_again() -> None:
+    model = Followed(by_data=False)
+    before = model.follower.weight
+    with evaluation_guard(model):
+        model.follower.weight = nn.Parameter(torch.zeros(8, 8), requires_grad=False)
+    assert model.follower.weight is before

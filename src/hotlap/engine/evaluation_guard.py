@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hotlap import rng
+from hotlap.engine.frozen_parameters import kept_frozen
 
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: what is in them is not kept by its forward."""
@@ -111,7 +112,8 @@ def evaluation_mode(model: Any) -> Iterator[None]:
     """Put the model into evaluation mode, and everything back afterwards.
 
     Every module has its own mode and its buffers again, and all random states are those from
-    before. So has an embedding with `max_norm` its weights, which a look-up writes to.
+    before. So has an embedding with `max_norm` its weights, which a look-up writes to, and a model
+    its parameters that are not trained, see `kept_frozen`.
     """
     modes = [(module, module.training) for module in model.modules()]
     held = [m for m in model.modules() if getattr(m, "max_norm", None) is not None]
@@ -122,7 +124,7 @@ def evaluation_mode(model: Any) -> Iterator[None]:
     with kept_random_states():
         model.eval()
         try:
-            with kept_buffers(model):
+            with kept_buffers(model), kept_frozen(model):
                 yield
         finally:
             for module, training in modes:

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from hotlap import rng
+from hotlap.engine.contents import are_equal, is_plain, sample_of
 from hotlap.engine.step.step import Step
 
 _WATCHED_STEPS = 2
 """Steps after which it is known whether the run draws from Python's and NumPy's generators, and
 which tensors it writes to through `.data`."""
-_SAMPLED = 4096
-"""Elements of a parameter, or up to twice as many, that are compared where it is not copied."""
 
 
 class CannotRestore(Exception):
@@ -216,7 +215,7 @@ class _Tensor:
         self._watched += is_watched
         is_kept = self._is_first or self._is_changing or (is_watched and self._what == "buffer")
         self._copy = tensor.detach().clone() if is_kept else None
-        self._sample = _sample_of(tensor) if is_watched and not is_kept else None
+        self._sample = sample_of(tensor) if is_watched and not is_kept else None
         self._is_first = False
         self._before, self._version = tensor, tensor._version
 
@@ -226,8 +225,8 @@ class _Tensor:
             return True
         # What is written through `.data` does not count as a version.
         if self._copy is not None:
-            return _is_plain(self._before) and not _equal(self._before.detach(), self._copy)
-        return self._sample is not None and not _equal(_sample_of(self._before), self._sample)
+            return is_plain(self._before) and not are_equal(self._before.detach(), self._copy)
+        return self._sample is not None and not are_equal(sample_of(self._before), self._sample)
 
     def put_back(self) -> None:
         if not self._is_known:
@@ -246,24 +245,3 @@ class _Tensor:
         self._is_first = self._what == "buffer" or self._is_changing
         if before is not None or self._key in self._holder:
             self._holder[self._key] = before
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """True if a tensor's contents can be compared here, and be written to."""
-    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta
-    return is_known and tensor.layout == torch.strided and 0 not in tensor.stride()
-
-
-def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    """Compare contents; None is of a tensor that can no longer be compared."""
-    if one is None or one.dtype != other.dtype or one.device != other.device:
-        return False
-    return torch.equal(one, other)
-
-
-def _sample_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return some elements of a tensor, from all over it; None if they cannot be compared."""
-    if not _is_plain(tensor):
-        return None
-    flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // _SAMPLED)].clone()

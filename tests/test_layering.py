@@ -23,6 +23,7 @@ LAYERS = (
     ("task",),
     ("plan", "host", "sequences", "schedules"),
     ("nested", "rng", "usercode", "compat", "recipe_detection"),
+    ("start_folder",),
     ("errors",),
 )
 """From top to bottom."""

@@ -8,6 +8,8 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from hotlap import start_folder
+
 _FOLDERS = (
     f"{os.sep}site-packages{os.sep}",
     f"{os.sep}dist-packages{os.sep}",
@@ -23,9 +25,6 @@ _LIBRARIES = tuple(
     }
 )
 
-
-_STARTED_IN = os.path.join(os.getcwd(), "")
-"""The folder that the process was in before the user's code ran, which may change to another."""
 
 _CELL = ".ipynb#cell"
 """In the name that a cell's code has as a file, see `attach.notebook`."""
@@ -76,7 +75,8 @@ def files_to_report() -> list[str]:
 
     What is below that folder is given relative to it.
     """
-    return [path.removeprefix(_STARTED_IN) for path in imported_files()]
+    here = os.path.join(start_folder.FOLDER, "")
+    return [path.removeprefix(here) for path in imported_files()]
 
 
 def is_cell(filename: str) -> bool:

@@ -10,6 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+# The folder is noted when the process starts: the script may change to another before torch.
+from hotlap import start_folder  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from hotlap.attach import children
 from hotlap.attach.at_exit import explain_at_exit
 from hotlap.trial.channel import Channel

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from hotlap.attach.learning.inputs import Inputs
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.watch import WatchLearning
 from hotlap.trace import event_kinds
 from hotlap.trace.events import Events
+from hotlap.trace.safe_calls import SafeCalls
 
 
 def divide(parameter: Any) -> None:

@@ -18,7 +18,6 @@ from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.missing_gradients import MissingGradients
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
@@ -30,6 +29,7 @@ from hotlap.rules import nominate, registry
 from hotlap.trace import event_kinds
 from hotlap.trace.events import Events
 from hotlap.trace.learning import LossFacts
+from hotlap.trace.safe_calls import SafeCalls
 
 SCORES = torch.randn(6, 3, requires_grad=True)
 LABELS = torch.randint(0, 3, (6,))

@@ -9,9 +9,9 @@ from torch import nn
 
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.inputs import Inputs
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.watch import WatchLearning
 from hotlap.trace.events import Events
+from hotlap.trace.safe_calls import SafeCalls
 
 OPTIMIZER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
 

@@ -8,9 +8,9 @@ import torch
 from torch import distributed, nn
 
 from hotlap.attach.learning.inputs import Inputs
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trace.safe_calls import SafeCalls
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.elements import Elements

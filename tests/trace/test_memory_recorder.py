@@ -84,16 +84,40 @@ def test_a_run_without_a_loader_shows_its_batch_as_the_models_inputs() -> None:
     assert [row.name for row in trace.batches] == ["inputs[0]"]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch:UserWarning")
 def test_batches_of_any_dtype_are_looked_at() -> None:
     odd = [
-        torch.zeros(3, 6, dtype=dtype) for dtype in (torch.bfloat16, torch.bool, torch.complex64)
+        torch.zeros(3, 6).to(dtype)
+        for dtype in (torch.bfloat16, torch.bool, torch.complex64, torch.complex32)
     ]
+    quantized = torch.quantize_per_tensor(torch.rand(3, 6), 0.1, 0, torch.quint8)
     recorder = MemoryRecorder(list, list)
     recorder.begin()
     try:
-        recorder.batch_ends([*odd, torch.eye(4).to_sparse(), "text", None])
+        recorder.batch_ends([*odd, quantized, torch.eye(4).to_sparse(), "text", None])
     finally:
-        recorder.trace("cpu", None)
+        trace = recorder.trace("cpu", None)
+    assert trace.notes == ()
+
+
+def test_a_batch_that_cannot_be_looked_at_is_no_matter_of_the_run() -> None:
+    class Broken(dict[str, Any]):
+        def items(self) -> Any:
+            raise KeyError("not now")
+
+    recorder = MemoryRecorder(list, list)
+    recorder.begin()
+    try:
+        for given in ([IDS], Broken()):
+            recorder.batch_ends(given)
+            recorder.backward_begins()
+    finally:
+        trace = recorder.trace("cpu", None)
+    assert trace.batches == ()
+    assert trace.notes == (
+        "nothing is said of padding: to look at them failed (KeyError: 'not now')",
+    )
 
 
 @pytest.mark.parametrize("kind", [lambda: deque(maxlen=50), list])

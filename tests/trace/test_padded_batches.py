@@ -44,6 +44,26 @@ def test_batches_without_padding_show_none() -> None:
     assert seen((torch.randn(8, 16), torch.arange(8))) is None
 
 
+class Broken(dict[str, Any]):
+    """A batch that only its own model can read."""
+
+    def items(self) -> Any:
+        raise KeyError("not now")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_that_cannot_be_looked_at_is_no_matter_of_the_script(is_first: bool) -> None:
+    padded, given = PaddedBatches(), [batch(10, 20, 30, to=100), Broken(x=1)]
+    for each in reversed(given) if is_first else given:
+        padded.look(each, None)
+    assert padded.facts() is None
+    assert padded.problems() == (
+        "nothing is said of padding: to look at them failed (KeyError: 'not now')",
+    )
+    (done,), target = cut(given[1])
+    assert done is given[1] and CUT_BATCHES.proof(target, None).state == "no_effect"
+
+
 def cut(*batches: Any, off: bool = False) -> tuple[list[Any], FeedTarget]:
     target = CUT_BATCHES.apply(FeedTarget(None), None)
     (wrap,) = target.fetchers

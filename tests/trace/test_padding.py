@@ -62,6 +62,24 @@ def test_a_mask_of_something_else_is_none() -> None:
     assert padding_of(ids=IDS, mask=np.ones((SAMPLES, LENGTH), int)) == {}
 
 
+def test_lengths_say_what_is_padding_where_its_value_is_common() -> None:
+    ids = np.where(KEPT & (IDS % 3 > 0), IDS, 0)
+    # Of classes few sequences end with the value that fills them up.
+    ids[np.arange(SAMPLES), LENGTHS - 1] = 7
+    for given in (ids, ids.T):
+        assert padding_of(ids=given, lengths=LENGTHS) == {"ids": (LENGTHS.sum(), 0, "lengths")}
+    assert padding_of(ids=IDS, lengths=LENGTHS) == {}
+    # Most of them end with it: other numbers than lengths.
+    ids[np.arange(SAMPLES), LENGTHS - 1] = 0
+    assert padding_of(ids=ids, lengths=LENGTHS) == {}
+
+
+def test_labels_of_0_and_1_are_no_lengths_of_weights_in_a_column() -> None:
+    labels = RNG.integers(0, 2, SAMPLES)
+    weights = np.where(labels[:, None], RNG.random((SAMPLES, 1)), 0.5)
+    assert padding_of(weights=weights, labels=labels) == {}
+
+
 def test_ids_without_padding_are_counted_as_full() -> None:
     (row,) = measure_padding([("ids", IDS)], 1, "a.py:1")
     assert (row.filled, row.value) == (SAMPLES * LENGTH, None)

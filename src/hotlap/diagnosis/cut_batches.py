@@ -16,10 +16,15 @@ _LOOKED_AT = 4
 def _cut_batches(target: FeedTarget) -> FeedTarget:
     from hotlap.trace.memory_recorder import arrays_of
     from hotlap.trace.padding import measure_padding
+    from hotlap.trace.safe_calls import SafeCalls
 
     notes = target.notes
     notes.update(is_on=True, cut=0)
     seen: list[SequenceBatch] = []
+    safely = SafeCalls()
+
+    def measure(batch: Any) -> list[SequenceBatch]:
+        return measure_padding(arrays_of(batch, "batch"), 1, "")
 
     def wrap(dataset: Any, read: Any) -> Any:
         del dataset
@@ -28,7 +33,7 @@ def _cut_batches(target: FeedTarget) -> FeedTarget:
             batch = read(indices)
             if not notes["is_on"]:
                 return batch
-            now = padded_tensor(measure_padding(arrays_of(batch, "batch"), 1, ""))
+            now = padded_tensor(safely.call("padding", measure, batch) or [])
             if not now:
                 return batch
             seen.extend(now if len(seen) < _LOOKED_AT else ())

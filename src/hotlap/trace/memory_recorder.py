@@ -26,6 +26,7 @@ from hotlap.trace.memory_schema import (
     SequenceBatch,
 )
 from hotlap.trace.padding import measure_padding, names_of
+from hotlap.trace.safe_calls import SafeCalls
 from hotlap.trace.source.liveness import find_reader
 from hotlap.trace.source.statements import line_that_assigns
 
@@ -33,6 +34,8 @@ STEPS = 10
 """Steps that are observed."""
 LEAST_STEPS = 6
 """Of them, where they take long."""
+_PADDING = "padding"
+"""Name of a watcher, see `SafeCalls`."""
 
 
 class MemoryRecorder:
@@ -78,6 +81,7 @@ class MemoryRecorder:
         self._resident: list[int] = []
         self._cache_calls: list[CacheCall] = []
         self._batches: list[SequenceBatch] = []
+        self._safely = SafeCalls()
         self._pending: list[SequenceBatch] = []
         """Of the newest batch: whether it is trained on is not known yet."""
 
@@ -126,12 +130,17 @@ class MemoryRecorder:
     def batch_ends(self, batch: Any, frame: FrameType | None = None) -> None:
         """A batch was made; `frame` is what asked for it."""
         self.ledger.mark(tensors(batch), "batches")
-        self._pending = self._measure(batch, "batch", frame)
+        self._pending = self._look_for_padding(batch, "batch", frame)
+
+    def _look_for_padding(
+        self, batch: Any, name: str, frame: FrameType | None
+    ) -> list[SequenceBatch]:
+        with self.ledger.pause():
+            return self._safely.call(_PADDING, self._measure, batch, name, frame) or []
 
     def _measure(self, batch: Any, name: str, frame: FrameType | None) -> list[SequenceBatch]:
-        with self.ledger.pause():
-            arrays = arrays_of(batch, name)
-            return measure_padding(arrays, self.ledger.step, frames.location_of(frame))
+        arrays = arrays_of(batch, name)
+        return measure_padding(arrays, self.ledger.step, frames.location_of(frame))
 
     def cache_emptied(self, frame: FrameType | None) -> None:
         """The script empties the cache of the device's memory."""
@@ -142,7 +151,7 @@ class MemoryRecorder:
         """A training forward begins; a script without a loader shows its batch only here."""
         self.device.begin(self._models())
         if self._first_forward and not self._pending:
-            self._pending = self._measure(inputs, "inputs", frame)
+            self._pending = self._look_for_padding(inputs, "inputs", frame)
         self.ledger.enter_phase("forward")
         # One pass earlier than the settled window: what it holds reaches into that.
         if self._first_forward and self.steps >= WARM_UP - 1:
@@ -241,8 +250,8 @@ class MemoryRecorder:
             keeps_gradients=self._keeps,
             resident=tuple(self._resident),
             planned_steps=planned_steps,
-            notes=tuple(self.notes),
-            batches=tuple(self._batches),
+            notes=(*self.notes, *self._safely.problems()),
+            batches=() if self._safely.failed else tuple(self._batches),
             allocator=tuple(self.device.steps),
             cache_calls=tuple(self._cache_calls),
             device_peak=self.device.peak(),
@@ -254,7 +263,8 @@ class MemoryRecorder:
 def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
     """Return the dense tensors of a batch as numpy arrays, each with the way to it.
 
-    What is on a device that captures a graph cannot be read, and is left out.
+    Without those that numpy does not have, and what is on a device that captures a graph, which
+    cannot be read.
     """
     found = []
     for path, value in names_of(batch, name):
@@ -263,6 +273,8 @@ def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
         if (
             value.is_meta
             or value.is_nested
+            or value.is_quantized
+            or value.dtype is torch.complex32
             or (value.is_cuda and torch.cuda.is_current_stream_capturing())
         ):
             continue

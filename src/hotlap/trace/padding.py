@@ -126,6 +126,9 @@ def _kept_by_lengths(array: np.ndarray, lengths: Sequence[Named]) -> tuple[str, 
                 continue
             value = view[~kept].flat[0]
             is_shorter = (counts > 0) & (counts < length)
+            if not is_shorter.any():
+                # Labels of 0 and 1 beside weights, (samples, 1).
+                continue
             last = view[is_shorter, counts[is_shorter] - 1].reshape(int(is_shorter.sum()), -1)
             if (last == value).all(1).mean() < _FEW_ENDS:
                 return name, _Padded(kept, float(value))

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.listener import mute_listener
 from hotlap.distributed.shares import is_share
 from hotlap.trace import frames
 from hotlap.trace.learning import InputFacts
 from hotlap.trace.regions import is_compiled
+from hotlap.trace.safe_calls import SafeCalls
 
 _STEPS = 12
 """Steps whose gradients are measured."""

@@ -13,7 +13,6 @@ from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.missing_gradients import MissingGradients, has_gradients
 from hotlap.attach.learning.naps import Naps
-from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
@@ -27,6 +26,7 @@ from hotlap.trace.learning import (
     SavedFacts,
     WorkerFacts,
 )
+from hotlap.trace.safe_calls import SafeCalls
 
 _CHECKS = 8
 """First backward passes that are looked at for gradients of the step before."""

@@ -324,7 +324,10 @@ class Watch(Part):
             anchor = anchor_of(self.steps, self._backwards, batches, len(self.steppers.all))
             # Of the loader that the steps of an epoch are counted by.
             trace = self.recorder.trace(self.facts(), anchor, [k.starts for k in training[:1]])
-            also = {"learning": self.learning(), "evaluates_first": evaluates_first()}
+            learning = self.learning()
+            problems = (*learning.problems, *self._padded.problems())
+            learning = replace(learning, problems=problems)
+            also = {"learning": learning, "evaluates_first": evaluates_first()}
             store.write(replace(trace, **also), Path(self._folder))
         return {"steps": self.steps, "files": files_to_report()}
 

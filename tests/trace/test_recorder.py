@@ -1,12 +1,14 @@
 """When a recorder has seen enough, and what it then has."""
 
 import gc
+import math
 import time
 
 import pytest
 import torch
 
 from hotlap.task import TaskFacts
+from hotlap.trace import recorder
 from hotlap.trace.clock import DATA, FORWARD, OTHER, PhaseClock
 from hotlap.trace.recorder import Limits, Recorder, number_of
 from hotlap.trace.schema import PHASES, Anchor, Trace
@@ -68,17 +70,19 @@ class Run:
 @pytest.fixture(autouse=True, params=[False, True])
 def ends_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "ends_at_once", request.param)
+    # The machine may stall.
+    monkeypatch.setattr(recorder, "_ENOUGH_S", math.inf)
 
 
 def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
     run = Run(epochs=2)
     for _ in range(4):
-        run.epoch(3)
-    assert run.recorder.is_over and run.recorder.steps == 7
+        run.epoch(15)
+    assert run.recorder.is_over and run.recorder.steps == 31
     trace = run.trace()
-    assert trace.epoch_starts == [0, 3, 6]
+    assert trace.epoch_starts == [0, 15, 30]
     assert trace.steps[1][: len(PHASES)] == (1.0, 2.0, 0.0, 0.0, 3.0)
-    assert trace.losses == [0.5] * 7
+    assert trace.losses == [0.5] * 31
     assert trace.setup_s >= 5
 
 
@@ -87,6 +91,24 @@ def test_the_next_epoch_is_seen_in_its_first_step_however_fast_steps_are() -> No
     for _ in range(3):
         run.epoch(20)
     assert run.recorder.is_over and run.recorder.steps == 41
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_epochs_of_few_steps_are_enough_once_they_hold_enough_of_them(steps: int) -> None:
+    run = Run(epochs=1)
+    for _ in range(40):
+        run.epoch(steps)
+    assert run.recorder.is_over and run.recorder.steps == 31
+    assert run.trace().covers_whole_periods
+    assert run.trace().step_ms()["n"] == 30
+
+
+def test_whole_epochs_of_a_few_slow_steps_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_ENOUGH_S", 0.0)
+    run = Run(epochs=1)
+    for _ in range(2):
+        run.epoch(3)
+    assert run.recorder.is_over and run.recorder.steps == 4
 
 
 def test_two_epochs_that_begin_at_one_step_are_one_beginning() -> None:
@@ -100,8 +122,9 @@ def test_two_epochs_that_begin_at_one_step_are_one_beginning() -> None:
 def test_an_epoch_that_has_begun_without_a_step_does_not_end_the_watch() -> None:
     # What comes between two epochs belongs to the first step of the later one.
     run = Run(epochs=1)
-    run.epoch(3)
-    run.starts.append(3)
+    run.epoch(30)
+    run.starts.append(30)
+    run.recorder.look_soon()
     run.recorder.check_limits([run.starts])
     assert not run.recorder.is_over
     run.step()

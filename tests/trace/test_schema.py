@@ -45,6 +45,11 @@ def test_whole_epochs_are_averaged_with_what_lies_between_them() -> None:
 def test_steady_phases_are_those_of_the_last_whole_epoch() -> None:
     given = trace([9.0] * 11 + [2.0] * 15, [0, 10, 20])
     assert given.has_later_epoch and given.steady_phases()["data"] == 2.0
+    # Of one step each: enough of them, and not the first.
+    given = trace([9.0, 9.0, *[3.0] * 9, *[1.0, 3.0] * 15], [*range(41)])
+    assert given.steady_phases()["data"] == 2.0
+    given = trace([9.0, 9.0, *[1.0, 3.0] * 3], [*range(8)])
+    assert given.steady_phases()["data"] == 2.0
     # Of the first epoch alone it is known what it takes to read.
     given = trace([9.0] * 11 + [2.0] * 15, [0, 10])
     assert not given.has_later_epoch and given.steady_phases() == given.phase_means()

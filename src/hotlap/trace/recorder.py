@@ -15,7 +15,7 @@ from hotlap.trace.events import Events
 from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import SETTLED, Paging
 from hotlap.trace.process_counts import ProcessCounter
-from hotlap.trace.schema import Anchor, HotLine, Trace
+from hotlap.trace.schema import ENOUGH_STEPS, Anchor, HotLine, Trace
 from hotlap.trace.spots import Chain, SpotSampler, chain_of
 
 SLOW_STEP_S = 0.5
@@ -24,6 +24,8 @@ SLOW_STEP_S = 0.5
 
 _LOOKS_EVERY_S = 0.2
 """How often limits of time and of epochs are looked at."""
+_ENOUGH_S = 0.3
+"""After this time whole epochs are enough, however few steps they hold."""
 _MANY_STEPS = 10**6
 """No limit of steps is reached between two looks."""
 _monotonic = time.monotonic
@@ -36,7 +38,7 @@ class Limits:
     seconds: float = float("inf")
     """Steps are timed for so long at most."""
     epochs: float = float("inf")
-    """Whole epochs that are enough."""
+    """Whole epochs that are enough, if they are not over in a few short steps."""
     steps: float = float("inf")
     naming_s: float = 0.0
     """Seconds of further steps, which are not timed, in which lines are sampled."""
@@ -265,6 +267,8 @@ class Recorder:
         limits = self._limits
         whole = max(map(len, epochs), default=0) - 1
         is_settled = whole >= limits.epochs and self.steps > max(starts[-1] for starts in epochs)
+        if is_settled and now - self._began < _ENOUGH_S:
+            is_settled = max(starts[-1] - starts[0] for starts in epochs) >= ENOUGH_STEPS
         if is_settled or now - self._began >= limits.seconds or self.steps >= limits.steps:
             self.end_timing()
 

@@ -17,6 +17,9 @@ PHASES = ("data", "forward", "backward", "optimizer", "other")
 `backward`, `optimizer` (`zero_grad` included), `other`: whatever remains, copies to a device too,
 which nothing measures apart, and all of a step that is replayed as a graph.
 """
+ENOUGH_STEPS = 30
+"""Steps that whole epochs must hold to be enough: one may hold a single batch, and the first steps
+warm up."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +175,14 @@ class Trace:
     def steady_phases(self) -> dict[str, float]:
         """Return phase -> ms of the mean step of the last whole epoch.
 
+        Where it is shorter than `ENOUGH_STEPS`, of so many that hold them, without the first one.
         Where no epoch but the first was observed as a whole, it is `phase_means()`.
         """
         if not self.has_later_epoch:
             return self.phase_means()
         starts = [start for start in self.epoch_starts if start < len(self.steps)]
-        rows = self.steps[starts[-2] + 1 : starts[-1] + 1]
+        several = [start for start in starts[1:-1] if starts[-1] - start >= ENOUGH_STEPS]
+        rows = self.steps[max(several, default=starts[1]) + 1 : starts[-1] + 1]
         return {name: fmean(row[k] for row in rows) for k, name in enumerate(PHASES)}
 
     def timeline(self, most: int = 120) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from hotlap.trace.schema import Trace
 
 def rare_evaluations(trace: Trace) -> list[EvaluationFacts]:
     """Return those that do not come at every step, as where one model feeds another."""
-    most = max(1, len(trace.steps) // 3)
+    # Forwards are also looked at in the steps after those that were timed.
+    watched = max(len(trace.steps), trace.anchor.votes.get("optimizer_steps", 0))
+    most = max(1, watched // 3)
     return [each for each in trace.learning.evaluations if each.passes <= most]
 
 

@@ -120,6 +120,23 @@ for epoch in range(9):
         optimizer.step()
 """
 
+PROBE = """
+import sys, torch
+from torch import nn
+
+GOOD = len(sys.argv) > 1
+body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1))
+body.requires_grad_(not GOOD)
+model = nn.Sequential(body, nn.Linear(8, 4)).eval()
+data = torch.randn(160, 4)
+optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+for epoch in range(9):
+    for x in data.split(8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x).backward()
+        optimizer.step()
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -132,8 +149,9 @@ for epoch in range(9):
         ),
         (EVALUATION, {"evaluated_in_training_mode", "evaluated_with_gradients"}),
         (PRETRAINED, {"trained_in_evaluation_mode"}),
+        (PROBE, {"trained_in_evaluation_mode"}),
     ],
-    ids=["gan", "accumulation", "evaluation", "pretrained"],
+    ids=["gan", "accumulation", "evaluation", "pretrained", "probe"],
 )
 @pytest.mark.parametrize("is_good", [True, False], ids=["good", "bad"])
 def test_what_only_looks_like_a_mistake_is_none(

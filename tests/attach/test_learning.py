@@ -275,6 +275,31 @@ def test_a_model_with_dropout_or_batch_norm_behaves_otherwise_in_evaluation_mode
         assert not modes.differ(nn.Sequential(nn.Linear(3, 3), layer))
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(3),
+        nn.BatchNorm1d(3, affine=False),
+        nn.Dropout(0.1),
+        nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
+        nn.LSTM(3, 4, 2, dropout=0.1),
+    ],
+)
+def test_a_part_that_is_frozen_may_be_kept_in_evaluation_mode(layer: nn.Module) -> None:
+    body = nn.Sequential(nn.Linear(3, 3), layer)
+    model = nn.Sequential(body, nn.Linear(3, 3)).eval()
+    modes = Modes()
+    assert modes.forget_training(model)
+    body.requires_grad_(False)
+    assert not modes.forget_training(model)
+    # A part is trained later.
+    (layer if [*layer.parameters()] else body[0]).requires_grad_(True)
+    assert modes.forget_training(model)
+    # What has no parameters belongs to the head.
+    head = nn.Sequential(body.requires_grad_(False), nn.Dropout(0.1), nn.Linear(3, 3)).eval()
+    assert modes.forget_training(head)
+
+
 def test_the_first_layer_is_the_one_that_is_called_first() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     # Declared in another order than they are called in.

@@ -241,6 +241,11 @@ class Modes:
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._holders: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Of each module the innermost ones in it that have parameters, and a part whose mode
+        matters: such a part is its own if it has any."""
 
     def differ(self, module: Any) -> bool:
         """Return whether a module has dropout or batch norm, or asks for its mode itself."""
@@ -249,9 +254,27 @@ class Modes:
         return self._known[module]
 
     def forget_training(self, module: Any) -> bool:
-        """Return whether such a module is in evaluation mode with every part of it: a part that is
-        frozen, and kept in that mode, is not."""
-        return self.differ(module) and not any(each.training for each in module.modules())
+        """Return whether such a module is in evaluation mode with every part of it, and trains
+        what is around a part whose mode matters: one that is frozen is kept in that mode."""
+        is_evaluating = self.differ(module) and not any(each.training for each in module.modules())
+        return is_evaluating and self._is_trained(module)
+
+    def _is_trained(self, module: Any) -> bool:
+        if module not in self._holders:
+            parts = [name for name, part in module.named_modules() if _depends_on_mode(part)]
+            self._holders[module] = [weakref.ref(_holder_of(module, name)) for name in parts]
+        holders = [holder for refer in self._holders[module] if (holder := refer()) is not None]
+        return any(each.requires_grad for holder in holders for each in holder.parameters())
+
+
+def _holder_of(root: Any, name: str) -> Any:
+    """Return a part, or the innermost module around it, that has parameters."""
+    while name:
+        part = root.get_submodule(name)
+        if next(part.parameters(), None) is not None:
+            return part
+        name = name.rpartition(".")[0]
+    return root
 
 
 def _depends_on_mode(module: Any) -> bool:

@@ -1,7 +1,8 @@
 """The model is trained in evaluation mode.
 
 What it sees   backward passes whose gradients a step uses, of losses whose forward was in
-               evaluation mode, of a model with dropout or batch norm.
+               evaluation mode, of a model with dropout or batch norm in a part that is trained:
+               what is frozen may be kept in evaluation mode.
 Why it matters after `model.eval()` dropout drops nothing, and batch norm uses its running
                statistics and does not update them, until `model.train()` is called.
 What to do     `model.train()` at the beginning of each epoch, and after each evaluation.

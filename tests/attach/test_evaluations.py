@@ -4,6 +4,7 @@ import inspect
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -88,3 +89,33 @@ def test_the_newest_forwards_may_still_be_used() -> None:
     assert watched.found() == [(4, 1, 4, 4)]
     total.backward()
     assert watched.found() == []
+
+
+def update_bn_stats(model: nn.Module, batches: list[torch.Tensor]) -> None:
+    for batch in batches:
+        model(batch)
+
+
+@pytest.mark.parametrize("is_torchs", [True, False])
+def test_to_compute_the_statistics_of_batch_norm_is_no_evaluation(is_torchs: bool) -> None:
+    evaluations, batches = Evaluations(Modes()), [torch.ones(4, 3)] * 3
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def tell(module: nn.Module, inputs: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            evaluations.add_training(module, output, sys._getframe(1), 1)
+        else:
+            evaluations.add(module, inputs, output, "a.py:1", 1)
+
+    model.register_forward_hook(tell)
+    if is_torchs:
+        torch.optim.swa_utils.update_bn(batches, model)
+    else:
+        update_bn_stats(model, batches)
+    assert evaluations.facts(2) == ()
+    # By another name it is one.
+    with torch.set_grad_enabled(not is_torchs):
+        for batch in batches:
+            model(batch)
+    (found,) = evaluations.facts(2)
+    assert found.forwards == found.in_training_mode == 3

@@ -18,6 +18,9 @@ _OUTPUTS = 8
 """Tensors of one output that are followed into its backward; the rest of a large one is not."""
 _CALLERS = 4
 """Of a forward, functions of the user's that are told apart: one may train and evaluate."""
+_OF_STATISTICS = frozenset({"update_bn", "update_bn_stats", "update_bn_statistics"})
+"""Functions, torch's own among them, that compute the statistics of batch norm: in training mode,
+as they must."""
 
 
 @dataclass
@@ -103,7 +106,7 @@ class Evaluations:
         if torch.is_grad_enabled():
             if has_graph(output):
                 self._undecided = (module, where, asks_for_gradient(inputs))
-        else:
+        elif not (module.training and _computes_statistics(frames.caller())):
             seen = self._count(where)
             seen.modules.add(id(module))
             seen.in_training_mode += module.training and self._modes.differ(module)
@@ -118,10 +121,11 @@ class Evaluations:
             # A first look at what a model returns is no evaluation.
             return
         places: list[frames.Place] = []
-        while frame is not None and len(places) < _CALLERS:
-            if is_users(frame.f_code.co_filename):
-                places.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
+        current = frame
+        while current is not None and len(places) < _CALLERS:
+            if is_users(current.f_code.co_filename):
+                places.append((current.f_code, current.f_lasti))
+            current = current.f_back
         if not places:
             return
         # To hash a code object is to hash all that it holds.
@@ -129,7 +133,7 @@ class Evaluations:
         line = self._trained.get(key)
         if line is None:
             line = self._trained[key] = _Trained(tuple(places))
-        if line.is_used:
+        if line.is_used or _computes_statistics(frame):
             return
         found = islice(tensors(output), _OUTPUTS)
         nodes = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
@@ -172,3 +176,12 @@ class Evaluations:
             )
             for where, each, unused in found
         )
+
+
+def _computes_statistics(frame: FrameType | None) -> bool:
+    """Return whether a function that computes the statistics of batch norm is running."""
+    while frame is not None:
+        if frame.f_code.co_name in _OF_STATISTICS:
+            return True
+        frame = frame.f_back
+    return False

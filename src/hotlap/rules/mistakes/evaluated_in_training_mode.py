@@ -4,7 +4,8 @@ What it sees   forward passes without gradients, or at a line whose gradients no
                a model with dropout or batch norm that is in training mode; not at every step, as
                where one model feeds another. With several optimizers only where something is
                evaluated: the model is seen in evaluation mode, or there is a loader that no step
-               reads. Samples of a generator are none.
+               reads. Samples of a generator are none, nor is what computes the statistics of batch
+               norm again, as `torch.optim.swa_utils.update_bn` does.
 Why it matters dropout drops a part of the numbers, so scores are worse than the model is. Batch
                norm uses the statistics of the batch, and updates its running ones with the data
                that is evaluated.

@@ -9,6 +9,9 @@ from hotlap.lab.trial import Lab
 SCRIPT = """
 import io
 import torch
+from torch.nn.utils import (
+    clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+)
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -34,6 +37,11 @@ for epoch in range(3):
         loss = (model(x) - y).square().mean()
         scaler.scale(loss).backward()  # backward
         scaler.unscale_(optimizer)  # unscale
+        clip_grad_norm_(model.parameters(), 9.0)  # clip
+        clip_grad_norm_(model.parameters(), float("inf"))
+        clip_grad_value_(model.parameters(), clip_value=9.0)  # clip
+        norm = get_total_norm([each.grad for each in model.parameters()])
+        clip_grads_with_norm_(model.parameters(), 9.0, norm)  # clip
         scaler.step(optimizer)  # optimizer_step
         scaler.update()  # scaler_update
         mine.step()  # scheduler_step
@@ -68,5 +76,6 @@ def test_each_line_tells_what_it_does_once(tmp_path: Path) -> None:
     assert steps["zero_grad"] == [0, 1, 2, 2, 3, 4, 4, 5, 6]
     assert steps["train"] == steps["set_epoch"] == [0, 2, 4]
     assert steps["eval"] == steps["save"] == steps["load"] == [2, 4, 6]
+    assert len(steps["clip"]) == 6 * 3
     assert len(steps["scheduler_step"]) == 6 + 3 + 3
     assert len(steps["scaler_made"]) == 1

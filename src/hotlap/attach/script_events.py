@@ -58,22 +58,35 @@ def _has_gradients(module: Any) -> bool:
 
 
 def _tell_clipping() -> None:
-    """Tell of torch's functions that clip gradients. Those names are copied by `from torch...`;
-    what they call in their own module is not."""
+    """Tell of torch's functions that clip gradients.
+
+    Names are copied by `from torch...`, as a library that was imported before has done. What
+    `clip_grad_norm_` calls in its own module is not; the others call nothing there.
+    """
     norms = compat.find_optional("_clip_grads_with_norm_")
     if norms is not None:
-
-        @functools.wraps(norms)
-        def clip_and_tell(*args: Any, **kwargs: Any) -> Any:
-            listener = State.listener
-            most = kwargs.get("max_norm", args[1] if len(args) > 1 else 0.0)
-            # Without a limit the norm is only read, as to log it.
-            is_clipping = most != math.inf and not torch.compiler.is_compiling()
-            if listener is not None and is_clipping:
-                listener.event_happens(event_kinds.CLIP)
-            return norms(*args, **kwargs)
-
+        clip_and_tell = _telling_of_clipping(norms, "max_norm")
         torch.nn.utils.clip_grad._clip_grads_with_norm_ = clip_and_tell
+        if getattr(torch.nn.utils, "clip_grads_with_norm_", None) is norms:
+            torch.nn.utils.clip_grads_with_norm_ = clip_and_tell
+    values = _telling_of_clipping(torch.nn.utils.clip_grad_value_, "clip_value")
+    torch.nn.utils.clip_grad_value_ = torch.nn.utils.clip_grad.clip_grad_value_ = values
+
+
+def _telling_of_clipping(clip: Callable[..., Any], limit: str) -> Callable[..., Any]:
+    """Return a function that tells of its calls; `limit` is the name of its second argument."""
+
+    @functools.wraps(clip)
+    def clip_and_tell(*args: Any, **kwargs: Any) -> Any:
+        listener = State.listener
+        most = kwargs.get(limit, args[1] if len(args) > 1 else 0.0)
+        # Without a limit the norm is only read, as to log it.
+        is_clipping = most != math.inf and not torch.compiler.is_compiling()
+        if listener is not None and is_clipping:
+            listener.event_happens(event_kinds.CLIP)
+        return clip(*args, **kwargs)
+
+    return clip_and_tell
 
 
 def _tell_of_files() -> None:

@@ -106,3 +106,15 @@ def test_every_instruction_of_a_loop_belongs_to_one_of_its_lines() -> None:
     lines = {frames.Running(code, place, "").line for place in range(2, len(code.co_code) // 2)}
     assert lines <= {first + offset for offset in range(1, 6)}
     assert any(line is None for line, *_ in code.co_positions())
+
+
+def test_paths_stay_absolute_where_the_working_folder_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    path = str(tmp_path / "train.py")
+    folder.rmdir()
+    assert frames.shorten_path(path) == path
+    assert frames.shorten_path("train.py") == "train.py"

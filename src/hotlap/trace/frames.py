@@ -136,8 +136,12 @@ def location_of(frame: FrameType | None) -> str:
 
 def shorten_path(filename: str) -> str:
     """Return the path relative to the working folder where it lies below it, else absolute."""
+    try:
+        folder = _real_path(os.getcwd()) + os.sep
+    except FileNotFoundError:
+        # The script has removed it, as a temporary one: nothing lies below it.
+        return _real_path(filename) if os.path.isabs(filename) else filename
     path = _real_path(filename)
-    folder = _real_path(os.getcwd()) + os.sep
     return path[len(folder) :] if path.startswith(folder) else path
 
 

@@ -1,5 +1,7 @@
 """Which parts of a session are called, and in which order."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,3 +148,55 @@ def test_an_event_without_a_line_of_the_users() -> None:
     events = Events()
     events.note("backward", None)
     assert [event.where for event in events.as_tuple()] == [""]
+
+
+LATE = """
+from types import SimpleNamespace
+import torch
+from hotlap.attach import seams
+from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.roles.session import Part, Session
+from hotlap.plan import Plan
+from hotlap.trial.protocol import Config
+
+class Ear(Part):
+    wants_phases = True
+
+    def root_found(self, module):
+        found.append(type(module).__name__)
+
+class Maker(torch.nn.Linear):
+    pass
+
+class Judge(torch.nn.Linear):
+    pass
+
+def is_looking():
+    return torch.nn.Module in seams.State.patched_classes
+
+found, channel = [], SimpleNamespace(send=lambda *_, **__: None)
+session = Session(Config("observe"), channel, PlanInProcess(Plan()))
+session.play(Ear())
+seams.install(session)
+maker, judge = Maker(2, 2), Judge(2, 1)
+of_maker, of_judge = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (maker, judge))
+of_nobody = torch.optim.SGD(judge.parameters(), lr=0.1) if WRAPS else None
+for step in range(1, 13):
+    with torch.no_grad():
+        fake = maker(torch.ones(1, 2))
+    judge(fake).sum().backward()
+    of_judge.step()
+    assert is_looking() == (step == 1 or WRAPS and step <= 10), step
+    judge(maker(torch.ones(1, 2))).sum().backward()
+    of_maker.step()
+    assert is_looking() == (WRAPS and step < 10), step
+assert torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_model_that_is_trained_after_another_ones_step_is_found(wraps: bool) -> None:
+    script = f"WRAPS = {wraps}\n{LATE}"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["Judge", "Maker"], ran.stderr

@@ -177,7 +177,7 @@ class _State:
         self.roots: IdentityTable[bool] = IdentityTable()
         self.evaluated: dict[int, weakref.ref[Any]] = {}
         """By their identities: outermost modules that were called in evaluation mode, with
-        gradients on, before the first step."""
+        gradients on, in the first steps."""
         self.trained_in_evaluation: IdentityTable[bool] = IdentityTable()
         """Roots that are not in training mode in the first step."""
         self.others: IdentityTable[tuple[int, bool]] = IdentityTable()

@@ -238,7 +238,7 @@ def _patch_step(kind: type) -> None:
 
 
 def _patch_modules() -> None:
-    """Look at outermost module calls until the first step; then only roots' classes stay patched.
+    """Look at outermost module calls in the first steps; then only roots' classes stay patched.
 
     A wrapper for every module call would cost more than many a small layer.
     """

@@ -15,6 +15,9 @@ from hotlap.trace.clock import OTHER
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 
+_LOOKS = 20
+"""Steps after which models are looked for no more: an optimizer may never be stepped, as one that
+another wraps."""
 _BEGINNINGS = (
     "batch_begins",
     "evaluation_forward_begins",
@@ -52,7 +55,7 @@ class Part(Listener):
         """A module that an optimizer trains is about to run for the first time."""
 
     def other_called(self, module: Any) -> None:
-        """A module that no optimizer trains is about to run in training, before the first step."""
+        """A module that no optimizer trains is about to run in training, in the first steps."""
 
     def step_done(self, optimizer: Any) -> None:
         """Every part has heard that the step has ended: here one may wait, or stop the trial."""
@@ -89,6 +92,8 @@ class Session(Listener):
         self.wants_roots = plan.wants("model")
         self._pid = os.getpid()
         self._finished = False
+        self._stepped: set[int] | None = set()
+        """Identities of the optimizers that have stepped, None once models are found."""
 
     def play(self, *parts: Part) -> None:
         """Let these parts hear what the script does."""
@@ -165,13 +170,22 @@ class Session(Listener):
                 self.clock.enter(OTHER)
             self.plan.step_ends()
         self.steps += 1
+        if self._stepped is not None:
+            self._look_for_roots(optimizer, self._stepped)
         if self.steps == 1:
-            seams.stop_looking_for_roots()
             # A script that ends well has taken its process group down by then.
             self.ranks = ranks_in_group()
             self.channel.send("trains", rank=rank_in_group(), ranks=self.ranks)
         for hear in self._once_done:
             hear(optimizer)
+
+    def _look_for_roots(self, optimizer: Any, stepped: set[int]) -> None:
+        """Go on until each optimizer has stepped: before, its model may have been called without
+        gradients only, as a generator for the first step of a discriminator."""
+        stepped.add(id(optimizer))
+        if self.steps >= _LOOKS or stepped.issuperset(map(id, seams.known_optimizers())):
+            seams.stop_looking_for_roots()
+            self._stepped = None
 
     def step_failed(self, optimizer: Any) -> None:
         self.plan.step_failed(optimizer)

@@ -1,5 +1,6 @@
 """Waits for a loader belong to the phase `data` where training reads it, else to `other`."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Session
 from hotlap.plan import Plan
-from hotlap.trace.clock import BACKWARD, DATA, OTHER, PhaseClock
+from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OTHER, PhaseClock
 from hotlap.trace.recorder import Limits
 from hotlap.trial.protocol import Config
 
@@ -124,3 +125,42 @@ def test_a_training_loader_that_is_begun_later_is_waited_for() -> None:
         rows.append(loop.step()[DATA])
     # Before its first backward nobody knows that it trains.
     assert rows == [0, 5, 5]
+
+
+def in_thread(work: Any, *given: Any) -> None:
+    thread = threading.Thread(target=work, args=given)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_reads_ahead_moves_no_phase_and_does_not_begin_the_run() -> None:
+    loop = Loop()
+    given = loop.begin(a_loader())
+    loop.watch.recorder.setup_s = 0.0
+    in_thread(loop.wait, given, 5)
+    assert loop.watch.recorder.setup_s == 0.0
+    loop.watch.forward_begins(None, ())
+    assert loop.watch.recorder.setup_s > 0.0
+    for _ in range(2):
+        loop.clock.enter(FORWARD)
+        in_thread(loop.wait, given, 5)
+        row = loop.step()
+        assert (row[DATA], row[FORWARD]) == (0, 5)
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_waits_of_a_loop_in_another_thread_are_known_once_it_trains(looks_first: bool) -> None:
+    loop, rows = Loop(), []
+    given = loop.begin(a_loader())
+    loop.watch.recorder.setup_s = 0.0
+    if looks_first:
+        loop.wait(given, 1)
+
+    def train() -> None:
+        for _ in range(2):
+            loop.wait(given, 5)
+            loop.watch.forward_begins(None, ())
+            rows.append(loop.step())
+
+    in_thread(train)
+    assert rows[1][DATA] == 5

@@ -1,5 +1,6 @@
 """`Recorder`: clock, lines and events of one run, fed by the seams or by the engine's step."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class Recorder:
         self.is_timed = False
         """True once enough steps have been timed."""
         self.setup_s = 0.0
+        self.thread = threading.main_thread().ident
+        """Identity of the thread that trains, as far as is known: others may read ahead."""
         self.keeps_losses = True
         """False where memory is observed: a loss may be a view of a whole batch's."""
         self.reads_losses = False
@@ -131,6 +134,7 @@ class Recorder:
     def begin(self) -> None:
         """Say that training begins; what was before is set-up. Further calls do nothing."""
         if self.setup_s == 0.0:
+            self.thread = threading.get_ident()
             self._step_began = time.monotonic()
             self.setup_s = self._step_began - self._started
             if self._limits.names_from_start:

@@ -1,6 +1,7 @@
 """Role `observe`: `Watch` times phases; facts of a script's loaders, models and optimizers."""
 
 import collections
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,7 @@ _LATER = 3
 """Steps after which parameters that are in no optimizer are looked at again."""
 _LOOPS_AT_STEP = 3
 _finds_anomalies = torch.is_anomaly_enabled
+_thread = threading.get_ident
 _Tensor = torch.Tensor
 
 
@@ -162,10 +164,12 @@ class Watch(Part):
 
     def batch_begins(self, iterator: Any) -> None:
         recorder = self.recorder
-        if recorder.setup_s == 0.0:
-            recorder.begin()
         known, clock = self.loaders.find(iterator), recorder.clock
-        clock.note((DATA if known is None or known.feeds_steps else OTHER, clock.now()))
+        # A thread that reads ahead does not make the loop wait.
+        if _thread() == recorder.thread:
+            if recorder.setup_s == 0.0:
+                recorder.begin()
+            clock.note((DATA if known is None or known.feeds_steps else OTHER, clock.now()))
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
             known.function = next(iter(frames.stack(frames.caller())), None)
@@ -175,7 +179,8 @@ class Watch(Part):
         if known is not None and known.training and self.recorder.is_timed:
             self._padded.look(batch, frames.caller())
         clock = self.recorder.clock
-        clock.note((OTHER, clock.now()))
+        if _thread() == self.recorder.thread:
+            clock.note((OTHER, clock.now()))
         return batch
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -216,6 +221,7 @@ class Watch(Part):
             self.wrappers.backward_begins()
         self._backwards += 1
         if recorder.is_beginning:
+            recorder.thread = _thread()
             self._settings.note_backward(frames.caller())
             recorder.note_part(frames.caller())
         if _finds_anomalies():

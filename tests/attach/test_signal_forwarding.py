@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.attach import signal_forwarding
+
 SCRIPT = """
 import os, signal, sys, time
 
@@ -164,6 +166,34 @@ def _group(group: int) -> list[str]:
         if int(theirs) == group and state != "Z":
             found.append(path.parent.name)
     return found
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_witness_closes_what_is_open_however_much_could_be(
+    is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closerange(first: int, last: int) -> None:
+        # As where Python closes one after another.
+        assert last - first < 1 << 20, "it would count to a billion"
+
+    def listdir(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "closerange", closerange)
+    monkeypatch.setattr(os, "sysconf", lambda _: 1 << 30)
+    if not is_listed:
+        monkeypatch.setattr(os, "listdir", listdir)
+    read, write = os.pipe()
+    witness = signal_forwarding._Witness([signal.SIGUSR2])
+    try:
+        os.close(write)
+        os.kill(witness._pid, signal.SIGUSR2)
+        assert witness.take_seen() == {signal.SIGUSR2}
+        # Nobody else holds the other end.
+        assert os.read(read, 1) == b""
+    finally:
+        os.close(read)
+        witness.end()
 
 
 SHELL = """

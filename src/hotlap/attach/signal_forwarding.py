@@ -33,6 +33,9 @@ _GATHER_S = 0.03
 """In which one sender's signals to process and group are one, and have reached everybody."""
 _STOP_S = 0.5
 """A script that is told to stop has done so by then, or does not want to."""
+_MOST_FILES = 1 << 16
+"""Files that are closed where nobody says which are open: their limit may be a billion, and some
+Pythons close them one by one."""
 
 
 class _Witness:
@@ -72,8 +75,7 @@ class _Witness:
     def _stay(self, theirs: socket.socket) -> None:
         number = theirs.fileno()
         # Whoever waits for the end of the script's output does not wait for this process.
-        os.closerange(0, number)
-        os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
+        _close_all_but(number)
         while os.read(number, 1):
             pending = sorted(signal.sigpending() & self._numbers)
             for each in pending:
@@ -152,6 +154,19 @@ class SignalForwarder:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._process.send_signal(signal.SIGCONT)
+
+
+def _close_all_but(number: int) -> None:
+    """Close every open file but one, in a process that has just been forked."""
+    try:
+        opened: Iterable[int] = [int(each) for each in os.listdir("/proc/self/fd")]
+    except OSError:
+        opened = range(_MOST_FILES)
+    for each in opened:
+        # The list itself was an open file.
+        with contextlib.suppress(OSError):
+            if each != number:
+                os.close(each)
 
 
 def _is_stopped(pid: int) -> bool:

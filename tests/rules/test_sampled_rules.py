@@ -120,11 +120,13 @@ def test_evaluation_every_few_steps_is_named_and_once_an_epoch_is_not() -> None:
     (one,) = found(EVALUATION, evaluations=3, steps_per_epoch=9)
     assert one.rule == "frequent_evaluation"
     assert "every 3 steps, 3 times in an epoch of 9" in one.evidence
+    assert "unless" not in one.by_hand
     assert named(EVALUATION, evaluations=1, steps_per_epoch=9) == []
     assert named(EVALUATION, evaluations=3, steps_per_epoch=3) == []
     # Without epochs only what comes after few steps is often.
     (one,) = found(EVALUATION, evaluations=9)
     assert one.evidence.startswith("the model is evaluated after every step: ")
+    assert one.by_hand.endswith("in between, unless the training uses its result")
     given = replace(trace(), spots=(EVALUATION,), evaluations=2)
     many = replace(given, steps=[*given.steps, *given.steps])
     assert [each.rule for each in nominate(given)] == ["frequent_evaluation"]

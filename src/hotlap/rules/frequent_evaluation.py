@@ -3,7 +3,8 @@
 What it sees   time sampled below statements in which the model is called in evaluation mode, which
                come several times in an epoch.
 Why it costs   evaluation takes the time of as many forwards; it teaches the model nothing.
-What to do     evaluate once an epoch, or on a part of the samples in between.
+What to do     evaluate once an epoch, or on a part of the samples in between. Where it follows
+               every step the training may use its result, as in reinforcement learning.
 Evidence       samples of the running line while steps were timed; medium confidence at most.
 """
 
@@ -31,13 +32,15 @@ def nominate(trace: Trace) -> list[Nomination]:
     if per_epoch / every < _OFTEN if per_epoch else every > _SHORTEST_EPOCH:
         return []
     times = f", {per_epoch / every:.0f} times in an epoch of {per_epoch}" if per_epoch else ""
-    how_often = "after every step" if every < 2 else f"every {every:.0f} steps"
+    is_each = every < 2
+    how_often = "after every step" if is_each else f"every {every:.0f} steps"
+    unless = ", unless the training uses its result" if is_each else ""
     return [
         nominate_spot(
             trace,
             max(spots, key=lambda spot: spot.share),
             f"the model is evaluated {how_often}{times}",
-            "evaluate once an epoch, or on a part of the samples in between",
+            f"evaluate once an epoch, or on a part of the samples in between{unless}",
             share=share,
         )
     ]

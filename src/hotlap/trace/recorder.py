@@ -25,7 +25,7 @@ SLOW_STEP_S = 0.5
 
 _LOOKS_EVERY_S = 0.2
 """How often limits of time and of epochs are looked at."""
-_ENOUGH_S = 0.3
+_ENOUGH_S = 2.0
 """After this time whole epochs are enough, however few steps they hold."""
 _MANY_STEPS = 10**6
 """No limit of steps is reached between two looks."""

@@ -86,6 +86,26 @@ def test_counts_are_those_of_all_steps(tmp_path: Path) -> None:
     assert size.steps < 1900
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_pass_of_persistent_workers_begins(persistent: bool, tmp_path: Path) -> None:
+    train = f"""
+options = dict(num_workers=1, persistent_workers={persistent})
+loader = DataLoader(TensorDataset(*data[:160]), 16, shuffle=True, **options)
+for _ in range(4):
+    torch.manual_seed(7)
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+    trace = watched(tmp_path, train, SCRIPT.replace("train(8, 1)", ""))
+    assert trace.epoch_starts == (0, 10, 20, 30)
+    (loader,) = trace.facts.training_loaders
+    # Each is drawn from the same state; workers that persist draw more when they start.
+    assert len(loader.draws) == 4 and len({*loader.draws[1:]}) == 1
+    assert registry()["repeated_seed"].nominate(trace)
+
+
 def test_events_are_those_of_whole_steps(tmp_path: Path) -> None:
     windows = split(watched(tmp_path, "").events)[:-1]
     in_every_step = [ZERO_GRAD, BACKWARD, OPTIMIZER_STEP]

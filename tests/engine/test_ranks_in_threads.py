@@ -321,7 +321,7 @@ def test_batch_norm_of_a_stream_that_ranks_share_is_refused() -> None:
         return nn.Sequential(lattice.model(), nn.BatchNorm1d(2))
 
     found = on_ranks(2, lambda reduce: built_on(reduce, data=Numbers(), model=model))
-    assert [type(each) for each in found] == [UsageError, UsageError]
+    assert all(isinstance(each, UsageError) for each in found), found
     assert "is shared by 2 ranks, and batch norm (1)" in str(found[0])
     # A rank's whole share is one micro-batch, of which half is tried first where memory runs out.
     stream: Any = on_ranks(2, lambda reduce: built_on(reduce, data=Numbers()).source.micro)

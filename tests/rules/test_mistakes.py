@@ -423,8 +423,11 @@ def test_a_seed_that_is_set_again_before_each_epoch() -> None:
 
     found = only(drawn((7, 1), (7, 1), (7, 1)), "repeated_seed")
     assert found.where == LOADER.where and "each of the 3 epochs" in found.evidence
+    # Workers that persist draw more when they start.
+    found = only(drawn((5, 1), (7, 1), (7, 1)), "repeated_seed")
+    assert "each of the last 2 epochs" in found.evidence
     # Other states; one epoch; a seed that is set for another run, with an optimizer of its own.
-    for draws in (((7, 1), (8, 1)), ((7, 1),), (), ((7, 1), (7, 2))):
+    for draws in (((7, 1), (8, 1)), ((7, 1),), (), ((7, 1), (7, 2)), ((5, 1), (7, 2), (7, 2))):
         assert mistakes(drawn(*draws)) == []
 
 

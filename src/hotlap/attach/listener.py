@@ -73,6 +73,10 @@ class Listener:
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """A DataLoader has made an iterator."""
 
+    def pass_begun(self, loader: Any, iterator: Any) -> None:
+        """A DataLoader begins another pass with an iterator that it has kept, as with persistent
+        workers."""
+
     def optimizer_made(self, optimizer: Any) -> None:
         """The script has made an optimizer; no technique has acted on what it trains yet."""
 

@@ -83,6 +83,18 @@ def _patch_iterators() -> None:
         return iterator
 
     _dataloader.DataLoader._get_iterator = _get_iterator
+    begin = _dataloader.DataLoader.__iter__
+
+    @functools.wraps(begin)
+    def __iter__(self: Any) -> Any:
+        kept = getattr(self, "_iterator", None)
+        iterator = begin(self)
+        listener = State.listener
+        if listener is not None and kept is not None and iterator is kept:
+            listener.pass_begun(self, iterator)
+        return iterator
+
+    _dataloader.DataLoader.__iter__ = __iter__
 
 
 def _patch_batches() -> None:

@@ -152,7 +152,8 @@ class Loaders:
         """An iterator was made after so many steps, and after so many optimizers were made."""
         self.place(loader, iterator).begin(steps, loader, optimizers)
         iterator._hotlap_pass = (steps,)
-        self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
+        others = [pair for pair in self._iterators if pair[1]() not in (None, iterator)]
+        self._iterators = others
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
 
     def open_iterators(self) -> list[tuple[Any, Any]]:

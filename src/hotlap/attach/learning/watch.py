@@ -167,6 +167,12 @@ class WatchLearning(Part):
         if loader.num_workers:
             self._safely.call(_WORKERS, self._look_at_workers, loader, iterator)
 
+    def pass_begun(self, loader: Any, iterator: Any) -> None:
+        del loader
+        self._wake()
+        # Another pass may send each batch once more.
+        iterator._hotlap_workers = None
+
     def _look_at_workers(self, loader: Any, iterator: Any) -> None:
         where = frames.location_of(frames.caller())
         if where and where not in self._workers:

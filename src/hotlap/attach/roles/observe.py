@@ -162,6 +162,9 @@ class Watch(Part):
             self.recorder.events.step = self.steps
             self.recorder.events.note(event_kinds.LOADER_BEGUN, 3)
 
+    def pass_begun(self, loader: Any, iterator: Any) -> None:
+        self.iterator_made(loader, iterator)
+
     def batch_begins(self, iterator: Any) -> None:
         recorder = self.recorder
         known, clock = self.loaders.find(iterator), recorder.clock

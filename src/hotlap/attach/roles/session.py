@@ -143,6 +143,11 @@ class Session(Listener):
             part.iterator_made(loader, iterator)
         self.bind()
 
+    def pass_begun(self, loader: Any, iterator: Any) -> None:
+        for part in self.parts:
+            part.pass_begun(loader, iterator)
+        self.bind()
+
     def optimizer_made(self, optimizer: Any) -> None:
         for part in self.parts:
             part.optimizer_made(optimizer)

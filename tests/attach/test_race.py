@@ -113,10 +113,16 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
-def test_with_two_optimizers_a_step_is_one_of_each() -> None:
+def test_with_two_optimizers_a_step_is_one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     playing, first, second = role(), optimizer(), optimizer()
     ended = [playing._ends.ends(one) for _ in range(4) for one in (first, second)]
     assert ended == [True, False] * 4
+    playing = role()
+    playing._turns.is_open = True
+    monkeypatch.setattr(Turns, "step_done", lambda _: None)
+    for each in [first, second] * 3:
+        playing.step_done(each)
+    assert playing.report() == {"steps": 3}
 
 
 def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -> None:

@@ -1,5 +1,6 @@
 """Facts of a watched run: its loaders, its optimizers, and how many steps it will take."""
 
+import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -50,9 +51,10 @@ def count_steps_per_epoch(training: list[WatchedLoader], steps: int) -> int | No
     length = length_of(known.loader)
     if length is None or known.batches == 0 or steps == 0:
         return None
-    if steps > _SEVERAL * known.batches:
+    batches = sum(each.batches for each in training)
+    if steps > _SEVERAL * batches:
         # Several steps are taken with a batch, as of a critic.
-        return length * round(steps / known.batches)
+        return length * round(steps / batches)
     # Gradient accumulation takes several batches a step.
     batches_per_step = max(1, round(known.batches / steps))
     return -(-length // batches_per_step)
@@ -63,8 +65,7 @@ def plan_steps(
     stack: list[frames.Function],
     training: list[WatchedLoader],
     per_epoch: int | None,
-    before: Sequence[frames.Loop] = (),
-    done: int = 1,
+    before: Sequence[Sequence[frames.Loop]] = (),
 ) -> tuple[int | None, str]:
     """Return the steps of the whole run as its counted loops say, and how that was found.
 
@@ -73,12 +74,11 @@ def plan_steps(
         stack: the functions that ran then.
         training: loaders of training samples.
         per_epoch: steps of an epoch, if known.
-        before: the loops around the step before that one.
-        done: steps taken by then, that one included.
+        before: the same of each step before that one, from the first on.
     """
     if all(loop.total is None for loop in loops):
         return None, "no counted loop (`for ... in range(...)`) goes around the step"
-    by_passes = _plan_by_passes(loops, before, done)
+    by_passes = _plan_by_passes([*before, loops])
     if by_passes is not None:
         return by_passes
     if training and per_epoch is None:
@@ -89,6 +89,11 @@ def plan_steps(
         line = int(known.where.rpartition(":")[2] or 0)
         depth = stack.index(known.function) if known.function in stack else -1
         outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
+        asks = [loop for loop in outer if loop.is_while and loop.depth == depth]
+        is_for = any(loop.line == line and loop.depth == depth for loop in loops)
+        if asks and not is_for:
+            # It asks for the batches itself, by `next(...)`, until there are none.
+            outer.remove(asks[0])
         if depth < 0:
             # The batches come from a generator of the user's: one of these loops is over it.
             over = next((loop for loop in outer if loop.total is None), None)
@@ -106,23 +111,37 @@ def plan_steps(
     return total, f"{rounds}{each}"
 
 
-def _plan_by_passes(
-    loops: Sequence[frames.Loop], before: Sequence[frames.Loop], done: int
-) -> tuple[int, str] | None:
-    """Return the steps by how far counted loops went between two steps, None if that is not known.
+def _plan_by_passes(seen: Sequence[Sequence[frames.Loop]]) -> tuple[int, str] | None:
+    """Return the steps by how far counted loops go from step to step, None if that is not known.
 
     Then no loop over batches goes around the step: they come from `next(...)`, or from nowhere.
+
+    Args:
+        seen: the loops around each of the first steps.
     """
-    totals = [loop.total for loop in loops]
-    if None in totals or [loop.where for loop in loops] != [loop.where for loop in before]:
+    gaps = [_passes_between(one, other) for one, other in itertools.pairwise(seen)]
+    known = [gap for gap in gaps if gap is not None]
+    if not gaps or len(known) < len(gaps):
         return None
-    passes = _passes(loops)
-    each = passes - _passes(before)
-    if each < 1:
-        return None
-    left = max(0, prod(total for total in totals if total is not None) - passes)
+    # One of them may have skipped an update, as a scaler does.
+    each, loops = min(known), seen[-1]
+    left = max(0, prod(loop.total or 1 for loop in loops) - _passes(loops))
     rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
-    return done + left // each, rounds + (f", {each} times for each step" if each > 1 else "")
+    more = f", {each} times for each step" if each > 1 else ""
+    return len(seen) + left // each, rounds + more
+
+
+def _passes_between(before: Sequence[frames.Loop], loops: Sequence[frames.Loop]) -> int | None:
+    """Return the passes of counted loops from one step to the next, None if they do not tell."""
+    is_same = [loop.where for loop in loops] == [loop.where for loop in before]
+    if not is_same or not loops or any(loop.total is None for loop in loops):
+        return None
+    # Two loops may share a variable: then nothing is known of the outer one's.
+    is_inner = loops[0].done > before[0].done
+    if is_inner and any(a.done != b.done for a, b in zip(before[1:], loops[1:], strict=True)):
+        return None
+    passes = _passes(loops) - _passes(before)
+    return passes if passes >= 1 else None
 
 
 def _passes(loops: Sequence[frames.Loop]) -> int:

@@ -103,7 +103,7 @@ class Watch(Part):
         """Hears the ends of steps while nothing else is heard of them."""
         self.learning: Callable[[], Learning] = Learning
         """Returns what belongs into the trace beside what is heard here."""
-        self._loops_before: list[frames.Loop] = []
+        self._loops_before: list[list[frames.Loop]] = []
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
         self._rounds, self._settings, self._padded = Rounds(), Settings(), PaddedBatches()
@@ -292,8 +292,8 @@ class Watch(Part):
         steps = recorder.steps
         if self._others:
             self._others.clear()
-        if steps == _LOOPS_AT_STEP - 1:
-            self._loops_before = frames.loops_around(frames.caller())
+        if steps < _LOOPS_AT_STEP and stepper.number == 0:
+            self._loops_before.append(frames.loops_around(frames.caller()))
         elif steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())

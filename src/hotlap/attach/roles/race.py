@@ -18,6 +18,7 @@ class TakeTurns(Part):
         started = session.config.options["started"]
         self._turns = Turns(session.channel, started, session.plan.proofs, session.stop)
         self._ends = LoopEnds()
+        self._steps = 0
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         del loader, iterator
@@ -26,7 +27,12 @@ class TakeTurns(Part):
 
     def step_done(self, optimizer: Any) -> None:
         ends_iteration = self._ends.ends(optimizer)
+        self._steps += ends_iteration
         if not self._turns.is_open:
             self._turns.gate()
         elif ends_iteration:
             self._turns.step_done()
+
+    def report(self) -> dict[str, Any]:
+        # Those that turns are counted in, not the updates of several optimizers.
+        return {"steps": self._steps}

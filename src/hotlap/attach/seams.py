@@ -7,15 +7,13 @@ events of every step are noted in the patches themselves, which takes fewer func
 
 import functools
 import os
-import threading
 import weakref
 from typing import Any
 
 import torch
-from torch.utils.data import dataloader as _dataloader
 
 from hotlap import compat
-from hotlap.attach import closures, scaler_events, script_events
+from hotlap.attach import closures, loader_events, scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
 from hotlap.trace import event_kinds
 from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
@@ -36,10 +34,10 @@ def install(listener: Listener) -> None:
     """Patch what `listener` wants to hear of. To be called once per process."""
     State.listener = listener
     os.register_at_fork(after_in_child=go_inert)
-    _patch_iterators()
+    loader_events.patch_iterators()
     _patch_optimizers()
     if listener.wants_phases:
-        _patch_batches()
+        loader_events.patch_batches()
     if listener.wants_phases or listener.wants_losses:
         _patch_backward()
     if listener.wants_phases or listener.wants_roots:
@@ -58,67 +56,6 @@ def known_optimizers() -> list[Any]:
 def evaluates_first() -> bool:
     """True if models were evaluated before the first training forward."""
     return State.early_evaluations >= _SEVERAL
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _patch_iterators() -> None:
-    original = _dataloader.DataLoader._get_iterator
-
-    @functools.wraps(original)
-    def _get_iterator(self: Any) -> Any:
-        listener = State.listener
-        if listener is None:
-            return original(self)
-        make = listener.iterator_wanted(self)
-        is_main = _is_main_thread()
-        State.feed_depth += is_main
-        try:
-            iterator = original(self) if make is None else make(self, lambda: original(self))
-        finally:
-            State.feed_depth -= is_main
-        listener.iterator_made(self, iterator)
-        return iterator
-
-    _dataloader.DataLoader._get_iterator = _get_iterator
-    begin = _dataloader.DataLoader.__iter__
-
-    @functools.wraps(begin)
-    def __iter__(self: Any) -> Any:
-        kept = getattr(self, "_iterator", None)
-        iterator = begin(self)
-        listener = State.listener
-        if listener is not None and kept is not None and iterator is kept:
-            listener.pass_begun(self, iterator)
-        return iterator
-
-    _dataloader.DataLoader.__iter__ = __iter__
-
-
-def _patch_batches() -> None:
-    original = _dataloader._BaseDataLoaderIter.__next__
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        listener = State.listener
-        if listener is None:
-            return original(self)
-        listener.batch_begins(self)
-        is_main = _is_main_thread()
-        State.feed_depth += is_main
-        # Also when it raises StopIteration: the wait for it was a wait for data.
-        try:
-            batch = original(self)
-        except BaseException:
-            State.feed_depth -= is_main
-            listener.batch_ends(self, None)
-            raise
-        State.feed_depth -= is_main
-        return listener.batch_ends(self, batch)
-
-    _dataloader._BaseDataLoaderIter.__next__ = __next__
 
 
 def _patch_backward() -> None:
@@ -318,7 +255,7 @@ def _is_other(listener: Listener, module: Any) -> bool:
     """
     if id(module) in State.roots.ids or State.feed_depth or torch._C._current_graph_task_id() != -1:
         return False
-    if not _is_main_thread():
+    if not loader_events.is_main_thread():
         return False
     optimizers, is_other = State.others.get(module) or (-1, False)
     # A model may be evaluated before its optimizer is made, or be trained by and by.

@@ -347,9 +347,7 @@ class Watch(Part):
         )
         training = self.loaders.training
         per_epoch = count_steps_per_epoch(training, self.steps)
-        planned, why = plan_steps(
-            self._loops, self._stack, training, per_epoch, self._loops_before, _LOOPS_AT_STEP
-        )
+        planned, why = plan_steps(self._loops, self._stack, training, per_epoch, self._loops_before)
         if not training:
             per_epoch = self._rounds.steps
             if planned is None:

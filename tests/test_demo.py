@@ -92,11 +92,12 @@ def test_threads_of_the_runs_shown_do_not_spin_on_a_busy_machine(
     monkeypatch.setattr(demo, "OtherLoad", Load)
     monkeypatch.setattr(demo, "_LOOK_S", 0.0)
     console = Console(file=io.StringIO(), record=True)
-    with demo._wait_passively_if_busy(console):
+    with demo._wait_passively_if_busy(console) as is_passive:
+        assert is_passive is (told == "passive")
         assert os.environ.get("OMP_WAIT_POLICY") == told
     assert os.environ.get("OMP_WAIT_POLICY") == own
     is_changed = told == "passive"
-    assert ("keep 1.4 cores busy" in console.export_text()) is is_changed
+    assert ("kept 1.4 cores busy" in console.export_text()) is is_changed
 
 
 def test_a_machine_that_was_faster_in_one_part_is_named() -> None:

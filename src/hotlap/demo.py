@@ -43,6 +43,8 @@ _DIGITS_FACTOR = 40
 """The digits that stand in for FashionMNIST are forty times fewer: so many more epochs of them."""
 _FAR = 0.15
 """Share by which two parts may differ in what a plain step takes, without a word about it."""
+_MISSED = 0.1
+"""The same of what was predicted, and of what came out."""
 _NO_FASTER = 0.98
 """Of the seconds of a run with exact techniques alone, from which on the tuned one is no faster."""
 _LOOK_S = 1.0
@@ -51,7 +53,7 @@ _DIAGNOSE_S = 45.0
 _TUNE_S = 95.0
 _WHOLE_S = 225.0
 """That the whole story may take, and fifteen more for what is not counted: four minutes."""
-_OPTIONS = "Options that are named above, as `--budget`, are those of these commands."
+_OPTIONS = "Options that are named above belong to these commands."
 _NEXT = """\
 # Why is it slow? --epochs is the script's own argument.
 hotlap diagnose train.py --epochs 10
@@ -61,6 +63,10 @@ hotlap tune train.py --epochs 10
 
 # Run the unedited script under that plan.
 hotlap run --plan auto train.py --epochs 10"""
+_PASSIVE = (
+    f" Part 2 was measured without {_POLICY}=passive, with which a plan may gain less than it does "
+    "in your own runs."
+)
 _BUSY_CORES = 0.2
 """More than that, kept busy by other processes, is said beside a time."""
 _LOSS = re.compile(r"loss (\d+\.\d+)")
@@ -119,10 +125,10 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, 
     left_s = _WHOLE_S - (time.monotonic() - begin)
     epochs = _epochs_to_show(left_s, found.whole_run["baseline"]) * factor
     shown = Script(path="plain.py", args=("--epochs", str(epochs)), cwd=str(folder))
-    with _wait_passively_if_busy(console):
+    with _wait_passively_if_busy(console) as is_passive:
         runs = _show_runs(shown, found, host, console, say)
     if words := _against_the_prediction(found, planned, runs):
-        console.print(words)
+        console.print(words + is_passive * _PASSIVE)
     _check_learning(shown, runs)
     console.rule("4. Your own script")
     console.print(f"{_OPTIONS}\n\n{_NEXT}")
@@ -169,9 +175,9 @@ def _of_speeds(first: float, then: float) -> str:
     if abs(log(first / then)) <= _FAR:
         return ""
     return (
-        f"\nA plain step took {first:.2f} ms in part 1 and {then:.2f} ms in part 2: machines are "
-        "not always equally fast, nor are steps. A speed-up depends on that far less: both ways "
-        "took their turns within the same seconds."
+        f"\nA median plain step took {first:.2f} ms in part 1 and {then:.2f} ms in part 2: "
+        "machines are not always equally fast, nor are steps. A speed-up depends on that far less: "
+        "the plain script and the plan took turns within the same seconds."
     )
 
 
@@ -202,8 +208,8 @@ def _find_data(folder: Path, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _wait_passively_if_busy(console: Console) -> Iterator[None]:
-    """Let threads of what is run wait without spinning, where others need the cores.
+def _wait_passively_if_busy(console: Console) -> Iterator[bool]:
+    """Let threads of what is run wait without spinning, where others need the cores; give True.
 
     Two threads that wait for each other on two cores, one of which is taken, may be slower by far.
     """
@@ -211,15 +217,15 @@ def _wait_passively_if_busy(console: Console) -> Iterator[None]:
     time.sleep(_LOOK_S)
     busy = load.so_far()[0]
     if busy <= _BUSY_CORES or _POLICY in os.environ:
-        yield
+        yield False
         return
     console.print(
-        f"Other processes keep {busy:.1f} cores busy: threads of these three runs wait without "
-        f"spinning ({_POLICY}=passive)."
+        f"Just before these runs other processes kept {busy:.1f} cores busy: threads of the runs "
+        f"wait without spinning ({_POLICY}=passive)."
     )
     os.environ[_POLICY] = "passive"
     try:
-        yield
+        yield True
     finally:
         del os.environ[_POLICY]
 
@@ -265,11 +271,16 @@ def _show_runs(
             )
     beside = ""
     if others > _BUSY_CORES:
-        beside = f" Other processes kept {others:.1f} cores busy."
+        beside = f" Meanwhile other processes kept {others:.1f} cores busy."
     console.print(
         f"Runs of {script.args[-1]} epochs, in turns of a second: while one runs, the others stand "
-        f"still. Seconds are those of its own turns, start-up included.{beside}"
+        f"still. The seconds of a run are those of its own turns, start-up included.{beside}"
     )
+    if "resident" in found.plan.techniques:
+        console.print(
+            "A plan with `resident` still reads the samples in its first epoch, and keeps them: it "
+            "gains in the later ones."
+        )
     (_, plain), *under_plans = runs
     console.print(_epochs_of("plain", plain))
     for name, run in under_plans:
@@ -307,9 +318,9 @@ def _against_the_prediction(
         f"({pace / pace_tuned:.2f}x); part 2 predicts {before:.0f} s -> {after:.0f} s "
         f"({before / after:.2f}x)"
     )
-    if abs(log(pace / before)) > _FAR:
+    if abs(log(pace / before)) > _MISSED:
         words += f". The machine was {'faster' if pace < before else 'slower'} in these runs"
-    if abs(log(pace / pace_tuned / (before / after))) > _FAR:
+    if abs(log(pace / pace_tuned / (before / after))) > _MISSED:
         words += ". Of the two ratios the lower one is safer to rely on"
     if found.verdict.tier != "exact" and tuned.seconds > _NO_FASTER * exact.seconds:
         words += ". The tuned plan was no faster here than exact techniques alone"
@@ -353,8 +364,8 @@ def _of_losses(plain: CommandRun, run: CommandRun) -> str:
     if ours == theirs:
         return "the last loss is the same"
     return (
-        f"the last loss is {abs(ours / theirs - 1):.1%} off. Runs that round in another way drift "
-        "apart as those from other seeds do, and accuracies vary more than losses"
+        f"the last loss is {abs(ours / theirs - 1):.1%} off. Runs that round differently drift "
+        "apart, as runs with other seeds do; accuracies vary more than losses."
     )
 
 

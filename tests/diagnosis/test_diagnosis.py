@@ -129,7 +129,7 @@ def test_a_run_of_nine_steps_tells_its_length_its_phases_and_its_lines() -> None
     found, progress = diagnosed("--budget", "5s", str(LOOPS), "while", "9")
     assert found["planned_steps"] == 9
     assert sum(found["phases"].values()) > 0
-    assert "behind a start that may take" in progress
+    assert "after a start that may take" in progress
     assert found["lines"] or any("no lines were sampled" in note for note in found["notes"])
 
 

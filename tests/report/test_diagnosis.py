@@ -111,7 +111,7 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
     assert "The interval reaches below 0" in wide and "below 0" not in text
     assert "Opportunity: threads(count=1) saves 0.70 ms a step (0.50 to 0.90)." in text
     assert "Tried, no gain found: host_allocator gave 1.00x (0.99 to 1.01)." in text
-    assert "Checked, no gain found: slow_optimizer at train.py:33." in text
+    assert "Checked, no gain by itself: slow_optimizer at train.py:33." in text
     assert (
         "Suspected: slow_data at train.py:30: takes up to 6.00 ms of a step a stream. "
         "Not measured: no technique can. Remedy: read ahead."

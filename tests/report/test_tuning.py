@@ -81,7 +81,7 @@ def test_a_prediction_beside_other_processes_says_so() -> None:
     slowed = {**FOUND.whole_run, "baseline": WholeRun(220.0, "epochs", between_s=9.0, slowed=4.2)}
     text = words(tuning.page, replace(FOUND, whole_run=slowed))
     assert "220 s -> 61 s predicted (3.61x), set-up and evaluation included, beside other" in text
-    assert "processes as busy as now" in text
+    assert "processes as busy as in the races" in text
     assert "steps take 4.2 times as long. Of that:" in text
     assert "beside other processes" not in words(tuning.page, FOUND)
     never = {**FOUND.whole_run, "baseline": WholeRun(220.0, "steps")}
@@ -107,7 +107,7 @@ def test_a_step_of_the_whole_run_is_told_where_it_is_not_that_of_the_race() -> N
     late = about(seconds=112.0, slowdown=1.27)
     assert late.endswith("included; late plain steps take 1.3 times as long as early ones")
     busy = about(seconds=112.0, slowdown=1.27, slowed=1.25)
-    assert busy.endswith(f"{told}, beside other processes")
+    assert busy.endswith(f"{told}, the first epoch and other processes included")
     fast = about(seconds=88.0, slowdown=1.27)
     assert fast.endswith(
         "3.00 -> 1.67 ms: the machine was slower in the race than when the run was watched"

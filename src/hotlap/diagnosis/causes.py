@@ -107,8 +107,8 @@ def diagnose(
     seconds = budget_s * _WATCH_SHARE
     set_up_s = start_up_s(seconds, budget_s)
     progress(
-        f"watching {subject.plain}: up to {seconds:.0f} s of its training, behind a start that "
-        f"may take {set_up_s:.0f} s"
+        f"watching {subject.plain}: up to {seconds:.0f} s of its training, after a start that may "
+        f"take up to {set_up_s:.0f} s"
     )
     naming_s = min(_NAMING_S, _NAMING_SHARE * budget_s)
     lab.techniques = (*lab.techniques, *INTERVENTIONS)
@@ -292,7 +292,8 @@ def _needs(
 
 def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: RaceTime) -> Trials:
     seconds = min(needs.seconds(len(plans)), max(needs.least_s, subject.clock.left))
-    subject.progress(f"{len(plans)} changes, in turns with {subject.plain}: about {seconds:.0f} s")
+    many = f"{len(plans)} change{'s' * (len(plans) != 1)}"
+    subject.progress(f"{many}, in turns with {subject.plain}: about {seconds:.0f} s")
     arms = [Arm(name, plan, subject.lab) for name, plan in plans.items()]
     twins = [Arm(name, Plan({}), subject.lab) for name in _TWINS]
     result = race(

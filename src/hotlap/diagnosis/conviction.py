@@ -142,8 +142,8 @@ def _below_share(nomination: Nomination, bound: Tried | None, step_ms: Mapping[s
     saved = _saved_ms(step_ms, bound, bound.ratio.median)
     if saved >= nomination.bound_share * step_ms[bound.step]:
         return ""
-    words = f"a step takes {saved:.2f} ms less, too little to count as a cause"
-    return f"; {nomination.bound_words}, {words}"
+    words = f"a step takes {saved:.2f} ms less, and a cause takes at least"
+    return f"; {nomination.bound_words}, {words} {nomination.bound_share:.0%} of it"
 
 
 def _is_cleared(nomination: Nomination, remedies: Sequence[Tried], bound: Tried | None) -> bool:

@@ -160,7 +160,8 @@ def _ceilings(
     if device not in ("cpu", "cuda"):
         return None, f"what {device} can do is not measured"
     if seconds < _CEILINGS_S:
-        return None, f"what {device} can do was not measured here yet; `hotlap env` does that"
+        named = {"cpu": "the CPU", "cuda": "the GPU"}[device]
+        return None, f"what {named} can do was not measured here yet; `hotlap env` does that"
     return _measure(host, device, progress)
 
 

@@ -120,8 +120,8 @@ def _process(diagnosis: Diagnosis, console: Console) -> None:
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.findings:
         console.print(
-            "\nCosts and speed-ups are those of the median step, sampled ones of the mean. Without "
-            "a part of it a step may get faster by more than that part takes."
+            "\nCosts and speed-ups are those of the median step; times of phases and lines are "
+            "those of the mean step. To remove a part of a step may save more than that part takes."
         )
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
@@ -138,7 +138,7 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
     _opportunities(diagnosis, console)
     for line in diagnosis.ruled_out:
-        console.print(f"\nChecked, no gain found: {printable(line)}.")
+        console.print(f"\nChecked, no gain by itself: {printable(line)}.")
     if not diagnosis.findings:
         # Suspected causes follow it.
         console.print(f"\n{_nothing_found(diagnosis)}")

@@ -89,7 +89,8 @@ def _of_both(fresh: Ratio, live: Ratio) -> str:
 def _beside(slowed: float) -> str:
     if slowed == 1.0:
         return ""
-    return f", beside other processes as busy as now: steps take {slowed:.1f} times as long"
+    beside = "beside other processes as busy as in the races"
+    return f", {beside}: steps take {slowed:.1f} times as long"
 
 
 def _hints(tuning: Tuning, console: Console) -> None:

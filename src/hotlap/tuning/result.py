@@ -222,7 +222,7 @@ class Tuning:
         if before <= raced[0]:
             return f"{words}, the first epoch included"
         if plain.slowed > 1:
-            return f"{words}, beside other processes"
+            return f"{words}, the first epoch and other processes included"
         words += ", the first epoch and slow steps included"
         if plain.slowdown <= 1:
             return words

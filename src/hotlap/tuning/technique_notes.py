@@ -76,7 +76,9 @@ class Notes:
         ratio = decision.ratio
         self._raced_live.add(candidate.name)
         words = f"{candidate.name} alone, in one process: {figures(ratio)}"
-        if decision.state == "undecided":
+        if decision.state == "undecided" and ratio.high < 1:
+            words += ", no gain"
+        elif decision.state == "undecided":
             rounds = f" after {ratio.pairs} round{'s' * (ratio.pairs != 1)}"
             words += f", undecided{f': {decision.why}' if decision.why else rounds}"
         elif decision.state == "not_faster":

@@ -180,7 +180,7 @@ def _causes(document: Document) -> Section:
         )
     ruled_out = [str(line) for line in list_of(document, "ruled_out")]
     if ruled_out:
-        blocks += [Text("Checked, no gain found:"), Lines(ruled_out)]
+        blocks += [Text("Checked, no gain by itself:"), Lines(ruled_out)]
     if not blocks:
         blocks.append(Text("No cause was measured."))
     return Section("What was slow: the measured causes", blocks)

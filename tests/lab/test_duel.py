@@ -245,9 +245,6 @@ def test_without_time_to_race_again_it_is_said_that_the_base_differed(
 ) -> None:
     duel, _ = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
     monkeypatch.setattr(_Found, "is_void", property(lambda self: self.rounds > 0))
-    race = duel.race([(0,)], seconds=0.0, least_rounds=1)
-    (decision,) = race.decisions
-    assert race.rounds == 0 or "differed from itself" in decision.why
     # One round is taken, and the time is over before another one.
     times = iter([0.0, 0.5, 2.0, 2.0, 2.0, 2.0])
     monkeypatch.setattr("hotlap.lab.duel.time.monotonic", lambda: next(times, 2.0))

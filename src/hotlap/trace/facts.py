@@ -90,7 +90,8 @@ def plan_steps(
         depth = stack.index(known.function) if known.function in stack else -1
         outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
         asks = [loop for loop in outer if loop.is_while and loop.depth == depth]
-        is_for = any(loop.line == line and loop.depth == depth for loop in loops)
+        own = [loop for loop in loops if (loop.line, loop.depth) == (line, depth)]
+        is_for = any(not loop.is_while for loop in own)
         if asks and not is_for:
             # It asks for the batches itself, by `next(...)`, until there are none.
             outer.remove(asks[0])

@@ -80,7 +80,7 @@ class Load:
 
 
 @pytest.mark.parametrize(
-    ("cores", "own", "told"), [(0.1, None, None), (1.4, None, "passive"), (1.4, "active", "active")]
+    ("cores", "own", "told"), [(0.5, None, None), (1.4, None, "passive"), (1.4, "active", "active")]
 )
 def test_threads_of_the_runs_shown_do_not_spin_on_a_busy_machine(
     cores: float, own: str | None, told: str | None, monkeypatch: pytest.MonkeyPatch

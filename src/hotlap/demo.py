@@ -47,7 +47,7 @@ _MISSED = 0.1
 """The same of what was predicted, and of what came out."""
 _NO_FASTER = 0.98
 """Of the seconds of a run with exact techniques alone, from which on the tuned one is no faster."""
-_LOOK_S = 1.0
+_LOOK_S = 2.0
 _POLICY = "OMP_WAIT_POLICY"
 _DIAGNOSE_S = 45.0
 _TUNE_S = 95.0
@@ -69,6 +69,8 @@ _PASSIVE = (
 )
 _BUSY_CORES = 0.2
 """More than that, kept busy by other processes, is said beside a time."""
+_TAKEN_CORES = 0.75
+"""From which on a thread that spins rarely has its core. With less, part 3 is run as part 2 was."""
 _LOSS = re.compile(r"loss (\d+\.\d+)")
 _TIMES = re.compile(r", \d+\.\d s$", re.MULTILINE)
 
@@ -216,7 +218,7 @@ def _wait_passively_if_busy(console: Console) -> Iterator[bool]:
     load = OtherLoad()
     time.sleep(_LOOK_S)
     busy = load.so_far()[0]
-    if busy <= _BUSY_CORES or _POLICY in os.environ:
+    if busy <= _TAKEN_CORES or _POLICY in os.environ:
         yield False
         return
     console.print(

@@ -114,8 +114,9 @@ def train(
 
     A recipe is a Python file with a function `task(...)` that returns a `hotlap.Task`. Arguments
     after it are the function's parameters, as in `--lr 3e-4`. Without --plan only bit-exact
-    techniques are used; with a plan that was tuned on another host or torch version, only its
-    bit-exact techniques. A plan file that was written by hand is used as it is.
+    techniques are used; with a plan that was edited, or tuned with another CPU, kind of GPU, number
+    of cores or torch version, only its bit-exact ones. A plan file that was written by hand is used
+    as it is.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint after the current step and end the run; a second
     one ends it at once.

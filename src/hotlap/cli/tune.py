@@ -53,8 +53,9 @@ def tune(
 
     The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
     beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it; if nothing is
-    gained, no file is written. A recipe, a file that imports hotlap and has a function `task`, is
-    trained by hotlap's engine instead; `hotlap train --plan auto` finds its plan.
+    gained, no file is written (but for the micro-batch that a recipe needs to fit into --memory).
+    A recipe, a file that imports hotlap and has a function `task`, is trained by hotlap's engine
+    instead; `hotlap train --plan auto` finds its plan.
 
     Parameters
     ----------

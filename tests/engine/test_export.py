@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.foreign import read_foreign
+from hotlap.engine.export import exporting
 from hotlap.engine.export.example import _relative_difference
 from hotlap.engine.export.exporting import export
 from hotlap.engine.export.stored_weights import weights_of
@@ -321,6 +322,26 @@ class Random(Scorer):
 def test_a_program_that_gives_something_else_is_not_kept(run: Any, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="differs from the model's"):
         export(task(Random), run[0], tmp_path / "model.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"), [("m.pt", "torch.load"), ("m.safetensors", "load_file")]
+)
+def test_a_file_that_reads_back_otherwise_is_not_kept(
+    name: str, reader: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, attribute = (torch, "load") if reader == "torch.load" else (exporting, "load_file")
+    read = getattr(holder, attribute)
+
+    def damaged(path: Any, **options: Any) -> Any:
+        found = read(path, **options)
+        found["second.bias"] = found["second.bias"] + 1
+        return found
+
+    monkeypatch.setattr(holder, attribute, damaged)
+    with pytest.raises(RunError, match="was read back, and its tensors differ"):
+        export(task(), run[0], tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -1,6 +1,7 @@
 """Whatever a trial writes, the files that a script really has stay as they are."""
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import ScratchError
-from hotlap.lab import family
+from hotlap.lab import copying, family
 from hotlap.lab.copying import Source, end_leftovers, new_name
 from hotlap.lab.scratch import Protection, Scratch, probe
 from hotlap.lab.trial import Lab
@@ -34,6 +35,7 @@ NOBODY = 65534
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 """For another user, who may be unable to read this venv."""
 COPY = Protection("copy", (), "forced")
+LAUNCHER = Path(copying.__file__).parent / "launcher"
 
 STDLIB_WRITERS = """
 import os, pathlib, shutil, sqlite3, sys
@@ -753,3 +755,22 @@ def test_a_start_takes_some_ten_milliseconds(tmp_path: Path, capsys: pytest.Capt
     with capsys.disabled():
         print(f" [{kind}: popen takes {sorted(spent_ms)[4]:.0f} ms, median of 9]", end="")
     assert sorted(spent_ms)[4] < 2_000
+
+
+def test_what_no_overlay_protects_is_never_deleted_to_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(LAUNCHER))
+    views = importlib.import_module("views")
+    (tmp_path / "runs").mkdir()
+    real = tmp_path / "runs" / "best.pth"
+    real.write_text("weights")
+    for hidden in (real, tmp_path / "runs"):
+        with pytest.raises(RuntimeError, match="no overlay protects the real file"):
+            views.hide([str(hidden)], lambda _: False)
+    # What lies on a disk of its own inside of a protected folder.
+    with pytest.raises(RuntimeError, match="no overlay protects the real file"):
+        views.hide([str(real.parent)], lambda folder: folder == str(tmp_path))
+    assert real.read_text() == "weights"
+    views.hide([str(real.parent)], lambda _: True)
+    assert not real.parent.exists()

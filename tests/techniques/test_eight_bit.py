@@ -13,6 +13,7 @@ from hotlap.checkpoint.read import find_newest
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.techniques import Refusal, StepTarget, get
+from hotlap.techniques.eight_bit_optimizer import _kind
 from tests.engine.test_conformance import Images, loss
 
 TECHNIQUE = get("eight_bit_optimizer")
@@ -123,6 +124,15 @@ def test_what_it_cannot_stand_in_for_is_refused(optimizer: Any, words: str) -> N
     target = StepTarget(model, optimizer(model.parameters()), "cpu")
     with pytest.raises(Refusal, match=words):
         TECHNIQUE.apply(target, TECHNIQUE.options({}))
+
+
+def test_groups_that_decay_in_two_ways_are_refused() -> None:
+    first, second = list(network().parameters())[:2], list(network().parameters())[2:]
+    optimizer = torch.optim.Adam([{"params": first}, {"params": second}])
+    assert _kind(optimizer) == "Adam"
+    optimizer.param_groups[1]["decoupled_weight_decay"] = True
+    with pytest.raises(Refusal, match="different values of `decoupled_weight_decay`"):
+        _kind(optimizer)
 
 
 def test_an_absent_package_is_named_with_its_install_command(

@@ -27,13 +27,20 @@ class Failing:
         raise TrialError("`train.py` ended with exit code 1", reason="crashed")
 
 
-@pytest.mark.parametrize("tier", ["exact", "rounding", "statistical"])
-def test_a_plan_whose_proof_crashed_is_not_taken(tier: str) -> None:
-    tuner, final = faked.tuner(accept="statistical"), faked.raced({RESIDENT: 2.0})
+@pytest.mark.parametrize(
+    ("tier", "plan"),
+    [
+        ("exact", RESIDENT),
+        ("rounding", Plan({"optimizer": {"implementation": "fused"}})),
+        ("statistical", Plan({"master_weights": {}})),
+    ],
+)
+def test_a_plan_whose_proof_crashed_is_not_taken(tier: str, plan: Plan) -> None:
+    tuner, final = faked.tuner(accept="statistical"), faked.raced({plan: 2.0})
     prover: Any = Failing()
-    assert prove_tier(tuner, prover, final, ["resident"], tier, []) is None
-    if tier == "exact":
-        assert "ended with exit code 1" in str(tuner.notes.__dict__)
+    names = [name for name, arm in final.arms.items() if arm.plan == plan]
+    assert prove_tier(tuner, prover, final, names, tier, []) is None
+    assert "ended with exit code 1" in str(tuner.notes.__dict__)
 
 
 def test_a_median_above_the_floor_is_no_gain_where_its_interval_is_not() -> None:

@@ -301,7 +301,7 @@ def test_the_verdict_of_a_search_is_over_other_seeds_than_its_own(tmp_path: Path
         return Outcome(job, "done", step=order.until, value=value)
 
     result = SearchResult(search(tmp_path, spec_of(trials=9), Workers(1, ends=ends)))
-    assert result.comparison is None or result.comparison.verdict == "same"
+    assert result.comparison is not None and result.comparison.verdict == "same"
     assert result.repeat_steps >= 2 * 3 * 900
 
 

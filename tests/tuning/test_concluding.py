@@ -27,7 +27,7 @@ from hotlap.tuning import concluding, predicting, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.result import OUTCOMES, ProvenPlan, TrialRow, Tuning
+from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 from tests.tuning import faked
 
@@ -193,7 +193,6 @@ def test_nothing_to_gain_is_said_only_where_a_gain_was_ruled_out() -> None:
     tuner.notes.note_failed_proof(FUSED, "fused", "changed", "gradient: off")
     assert without_gain(faked.raced({FUSED: 1.5}), tuner).outcome == "not_proven"
     assert without_gain(None).outcome == "nothing_to_gain"
-    assert {ruled_out.outcome, open_.outcome} <= set(OUTCOMES)
 
 
 def test_a_gain_that_a_few_long_steps_take_away_says_so() -> None:

@@ -187,7 +187,7 @@ def test_data_that_nobody_can_keep_are_the_cause_all_the_same() -> None:
 
 @pytest.mark.slow
 def test_a_slow_optimizer_with_sparse_gradients_is_the_cause() -> None:
-    found, _ = diagnosed("--budget", "30s", str(LOOPS), "sparse", "3000")
+    found, _ = diagnosed("--budget", "45s", str(LOOPS), "sparse", "3000")
     (finding,) = [row for row in found["findings"] if row["rule"] == "slow_optimizer"]
     assert finding["plan"] == {} and finding["where"].startswith("loops.py:")
 
